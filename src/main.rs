@@ -1,0 +1,2 @@
+//! tidegate
+fn main(){}
