@@ -1,2 +1,2 @@
 //! tidegate
-fn main(){}
+fn main() {}

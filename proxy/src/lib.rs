@@ -1,1 +1,4 @@
-//! proxy
+//! The inbounds that streams come through, the dialler, and the tunnel between them.
+
+pub mod stream;
+pub mod tunnel;

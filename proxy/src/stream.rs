@@ -1,0 +1,145 @@
+//! The two kinds of stream that a client can come in on, as one type.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// How long a silent peer is believed before the kernel asks whether it is still there.
+///
+/// NATs on the way forget a flow after a few minutes (RFC 5382 asks for two hours and is not obeyed), and a
+/// tunnel may rest for an hour, so both sides are kept warm.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// A connected byte stream: TCP, or a unix socket that stands for one sandbox.
+#[derive(Debug)]
+pub enum Stream {
+    /// A TCP connection.
+    Tcp(TcpStream),
+    /// A unix stream socket.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Sends small writes at once and lets the kernel notice a dead peer. Failure is not fatal: the stream
+    /// works without either.
+    pub fn tune(&self) {
+        if let Self::Tcp(tcp) = self {
+            tune(tcp);
+        }
+    }
+
+    /// Makes the close that follows a reset (RFC 1122 §4.2.2.13): the peer learns at once that the stream
+    /// was cut, and does not take what it has for the whole. A unix socket can only be closed.
+    pub fn reset_on_close(&self) {
+        if let Self::Tcp(tcp) = self {
+            // Failing leaves an orderly close, which still ends the stream.
+            let _ = tcp.set_zero_linger();
+        }
+    }
+
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(tcp) => tcp.poll_read_ready(cx),
+            Self::Unix(unix) => unix.poll_read_ready(cx),
+        }
+    }
+
+    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(tcp) => tcp.poll_write_ready(cx),
+            Self::Unix(unix) => unix.poll_write_ready(cx),
+        }
+    }
+
+    /// Runs a system call on the descriptor, and forgets the readiness if it would block.
+    pub(crate) fn try_io<R>(
+        &self,
+        interest: Interest,
+        call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        match self {
+            Self::Tcp(tcp) => tcp.try_io(interest, || call(tcp.as_fd())),
+            Self::Unix(unix) => unix.try_io(interest, || call(unix.as_fd())),
+        }
+    }
+}
+
+/// Sets what every TCP stream of a tunnel has: no delay, and keep-alive.
+pub(crate) fn tune(tcp: &TcpStream) {
+    let socket = socket2::SockRef::from(tcp);
+    let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(tcp: TcpStream) -> Self {
+        Self::Tcp(tcp)
+    }
+}
+
+impl From<UnixStream> for Stream {
+    fn from(unix: UnixStream) -> Self {
+        Self::Unix(unix)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Unix(unix) => Pin::new(unix).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Unix(unix) => Pin::new(unix).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Self::Unix(unix) => Pin::new(unix).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Neither kind has a buffer of its own.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
+        }
+    }
+}

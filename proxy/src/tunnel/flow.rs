@@ -1,0 +1,204 @@
+//! One direction of a tunnel: from one stream's end of input to the other stream's half-close.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Failed;
+use super::pipe::{Filled, Pipe};
+use crate::stream::Stream;
+
+/// What one read can take. Larger buffers leave the second-level cache; 8 KiB costs twice the CPU in bulk.
+const BUFFER: usize = 64 * 1024;
+
+/// A read of this size counts as bulk. Below it a copy is cheaper than moving pages.
+const LARGE: usize = 16 * 1024;
+
+/// So many large reads in a row begin the bulk phase, and so many small ones end it.
+const STREAK: u8 = 4;
+
+/// So many moves a direction may make before the thread's other tasks get their turn: at most 2 MiB.
+const TURN: u32 = 8;
+
+thread_local! {
+    static BUFFERS: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER].into_boxed_slice());
+}
+
+/// One direction.
+#[derive(Debug)]
+pub(super) struct Flow {
+    held: Held,
+    phase: Phase,
+    end: End,
+}
+
+/// What was taken from the source and is not yet with the sink.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Bytes { bytes: Vec<u8>, sent: usize },
+    Pipe(Pipe),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Read and write, and count large reads.
+    Messages { large: u8 },
+    /// Splice, and count small ones.
+    Bulk { small: u8 },
+    /// One of the sockets cannot be spliced.
+    CopyOnly,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// The source has finished; the sink must be told once it has everything.
+    Eof,
+    /// Both know.
+    Done,
+}
+
+impl Flow {
+    /// A direction whose sink must see `first` before anything else.
+    pub(super) fn new(first: Vec<u8>) -> Self {
+        let held = if first.is_empty() { Held::Nothing } else { Held::Bytes { bytes: first, sent: 0 } };
+        Self { held, phase: Phase::Messages { large: 0 }, end: End::Open }
+    }
+
+    /// Moves what can be moved now. Ready once the source has finished and the sink has been half-closed;
+    /// `count` hears of every byte taken from the source.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Stream,
+        sink: &mut Stream,
+        count: impl Fn(usize),
+    ) -> Poll<Result<(), Failed>> {
+        for _ in 0..TURN {
+            if self.end == End::Done {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_deliver(cx, sink)).map_err(|_| Failed::Sink)?;
+            if self.end == End::Eof {
+                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Failed::Sink)?;
+                self.end = End::Done;
+                return Poll::Ready(Ok(()));
+            }
+            // What the sink will not take is better left in the source's receive buffer: its window closes
+            // and the sender waits, and no memory of ours is tied up.
+            ready!(sink.poll_write_ready(cx)).map_err(|_| Failed::Sink)?;
+            match self.phase {
+                Phase::Bulk { small } => ready!(self.poll_splice(cx, source, sink, small, &count))?,
+                Phase::Messages { .. } | Phase::CopyOnly => ready!(self.poll_copy(cx, source, sink, &count))?,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Hands over what is held.
+    fn poll_deliver(&mut self, cx: &mut Context<'_>, sink: &mut Stream) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.held {
+                Held::Nothing => return Poll::Ready(Ok(())),
+                Held::Bytes { bytes, sent } => {
+                    let rest = bytes.get(*sent..).unwrap_or_default();
+                    if rest.is_empty() {
+                        self.held = Held::Nothing;
+                        return Poll::Ready(Ok(()));
+                    }
+                    match ready!(Pin::new(&mut *sink).poll_write(cx, rest))? {
+                        0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                        wrote => *sent += wrote,
+                    }
+                }
+                Held::Pipe(pipe) => {
+                    if pipe.is_empty() {
+                        if let Held::Pipe(pipe) = std::mem::replace(&mut self.held, Held::Nothing) {
+                            pipe.give_back();
+                        }
+                        return Poll::Ready(Ok(()));
+                    }
+                    ready!(sink.poll_write_ready(cx))?;
+                    match pipe.drain(sink) {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// One read and one write through the thread's buffer.
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Stream,
+        sink: &mut Stream,
+        count: impl Fn(usize),
+    ) -> Poll<Result<(), Failed>> {
+        BUFFERS.with_borrow_mut(|buffer| {
+            let mut buffer = ReadBuf::new(buffer);
+            ready!(Pin::new(source).poll_read(cx, &mut buffer)).map_err(|_| Failed::Source)?;
+            let got = buffer.filled();
+            if got.is_empty() {
+                self.end = End::Eof;
+                return Poll::Ready(Ok(()));
+            }
+            count(got.len());
+            if let Phase::Messages { large } = self.phase {
+                self.phase = match large + 1 {
+                    _ if got.len() < LARGE => Phase::Messages { large: 0 },
+                    STREAK.. => Phase::Bulk { small: 0 },
+                    large => Phase::Messages { large },
+                };
+            }
+            let wrote = match Pin::new(sink).poll_write(cx, got) {
+                Poll::Ready(Ok(wrote)) => wrote,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Sink)),
+                Poll::Pending => 0,
+            };
+            if let Some(rest @ [_, ..]) = got.get(wrote..) {
+                self.held = Held::Bytes { bytes: rest.to_vec(), sent: 0 };
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Fills a pipe from the source, if there is one to be had; else, or when nothing comes that way, one
+    /// copy, which also waits.
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Stream,
+        sink: &mut Stream,
+        small: u8,
+        count: impl Fn(usize),
+    ) -> Poll<Result<(), Failed>> {
+        ready!(source.poll_read_ready(cx)).map_err(|_| Failed::Source)?;
+        let Some(mut pipe) = Pipe::borrow() else {
+            return self.poll_copy(cx, source, sink, count);
+        };
+        match pipe.fill(source).map_err(|_| Failed::Source)? {
+            Filled::Bytes(bytes) => {
+                count(bytes);
+                self.phase = match small + 1 {
+                    _ if bytes >= LARGE => Phase::Bulk { small: 0 },
+                    STREAK.. => Phase::Messages { large: 0 },
+                    small => Phase::Bulk { small },
+                };
+                self.held = Held::Pipe(pipe);
+                return Poll::Ready(Ok(()));
+            }
+            Filled::Nothing => {}
+            Filled::Unsupported => self.phase = Phase::CopyOnly,
+        }
+        pipe.give_back();
+        self.poll_copy(cx, source, sink, count)
+    }
+}
