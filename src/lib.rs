@@ -1,1 +1,3 @@
-//! tidegate
+//! Tidegate: an egress gateway for sandboxes.
+
+pub mod lab;

@@ -1,0 +1,3 @@
+//! The black-box tests: the built binary in a stand-in internet.
+
+mod lab;
