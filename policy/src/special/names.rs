@@ -1,0 +1,125 @@
+//! Names that stand for special addresses or special meanings, whatever a resolver says.
+
+use crate::hostname::Hostname;
+
+/// How far a special-use name is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpecialUse {
+    /// By any rule: it never means a host on the network (RFC 6761 localhost, RFC 7686 .onion).
+    Always,
+    /// Where only `*`, an ask rule or learn mode would match. A rule that lists it exactly, or under a suffix of
+    /// two or more labels, makes it an ordinary name.
+    OnlyBroad,
+}
+
+// Refused together with the names below them, without a query.
+const METADATA: [&str; 10] = [
+    "metadata.google.internal",     // Google Cloud
+    "metadata.goog",                // Google Cloud, short
+    "metadata",                     // Google Cloud, under its search list
+    "instance-data.ec2.internal",   // AWS
+    "instance-data",                // AWS, under its search list
+    "metadata.azure.internal",      // Azure
+    "metadata.tencentyun.com",      // Tencent Cloud
+    "metadata.platformequinix.com", // Equinix Metal
+    "metadata.packet.net",          // Equinix Metal, older
+    "api.metadata.cloud.ibm.com",   // IBM Cloud
+];
+
+const ALWAYS: [&str; 2] = ["localhost", "onion"];
+
+// The last three are canaries: their answer tells a client to change its resolver or relay.
+const ONLY_BROAD: [&str; 15] = [
+    "local",                   // RFC 6762
+    "invalid",                 // RFC 6761 §6.4
+    "test",                    // RFC 6761 §6.2
+    "example",                 // RFC 6761 §6.5
+    "internal",                // ICANN board resolution of 2024-07-29; host.docker.internal and its relatives
+    "home.arpa",               // RFC 8375
+    "alt",                     // RFC 9476
+    "svc",                     // Kubernetes service names under the cluster's search list
+    "in-addr.arpa",            // RFC 6303
+    "ip6.arpa",                // RFC 6303
+    "resolver.arpa",           // RFC 9462
+    "ipv4only.arpa",           // RFC 8880
+    "use-application-dns.net", // Firefox
+    "mask.icloud.com",         // iCloud Private Relay
+    "mask-h2.icloud.com",      // iCloud Private Relay
+];
+
+/// Whether a name is a metadata endpoint's. It is refused by name, without a query, and no rule lifts that.
+pub fn metadata_name(name: &Hostname) -> bool {
+    // AWS answers the same under its regional domains: instance-data.REGION.compute.internal.
+    let regional = name.as_str().starts_with("instance-data.") && name.is_below("internal");
+    regional || METADATA.iter().any(|known| name.is_at_or_below(known))
+}
+
+/// Whether a name has a meaning of its own, apart from the public DNS. Names of one label mean whatever the search
+/// list of the asking machine makes of them.
+pub fn special_use_name(name: &Hostname) -> Option<SpecialUse> {
+    if ALWAYS.iter().any(|known| name.is_at_or_below(known)) {
+        return Some(SpecialUse::Always);
+    }
+    let broad = name.is_single_label() || ONLY_BROAD.iter().any(|known| name.is_at_or_below(known));
+    broad.then_some(SpecialUse::OnlyBroad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Hostname {
+        Hostname::parse(text).unwrap()
+    }
+
+    #[test]
+    fn metadata_endpoints_are_known_by_name() {
+        for name in [
+            "metadata.google.internal.",
+            "METADATA.GOOGLE.INTERNAL",
+            "metadata",
+            "metadata.goog",
+            "instance-data",
+            "instance-data.ec2.internal",
+            "instance-data.eu-west-1.compute.internal",
+            "x.metadata.google.internal",
+        ] {
+            assert!(metadata_name(&host(name)), "{name}");
+        }
+        for name in [
+            "metadata.example.com",
+            "mymetadata.google.internal",
+            "google.internal",
+            "instance-data.example.com",
+        ] {
+            assert!(!metadata_name(&host(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn special_names_are_stopped_as_far_as_their_meaning_goes() {
+        for name in ["localhost", "api.localhost", "abcdef.onion"] {
+            assert_eq!(special_use_name(&host(name)), Some(SpecialUse::Always), "{name}");
+        }
+        for name in [
+            "printer.local",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+            "host.docker.internal",
+            "gateway.docker.internal",
+            "host.containers.internal",
+            "wpad",
+            "api",
+            "attacker.test",
+            "router.home.arpa",
+            "use-application-dns.net",
+            "_dns.resolver.arpa",
+            "1.0.0.10.in-addr.arpa",
+        ] {
+            assert_eq!(special_use_name(&host(name)), Some(SpecialUse::OnlyBroad), "{name}");
+        }
+        for name in ["api.example.com", "notlocalhost.com", "local.example.com", "icloud.com"] {
+            assert_eq!(special_use_name(&host(name)), None, "{name}");
+        }
+    }
+}
