@@ -1,6 +1,48 @@
-//! What a sandbox may reach, as pure values and functions: no sockets, no files, no clock, no environment.
+//! The policy of an egress gateway as pure values and functions: no I/O, no clock, no environment.
+//!
+//! ```text
+//! config text ──file──▶ Source ──compile──▶ Policy ──┐
+//!                                                    ▼
+//! bytes ──parse──▶ Destination ──▶ Attempt ──▶ Gate::check ──▶ Permit | Denial
+//!                                     [IpAddr] ──▶ Gate::vet ──▶ VettedAddrs | Denial
+//! ```
+//!
+//! Every type that crosses a boundary of the program lives here. The other crates parse bytes into [`Attempt`]s, ask
+//! the [`Gate`], and act on what it hands out.
 
+pub mod attempt;
+pub mod compile;
+pub mod decide;
+pub mod decision;
 pub mod destination;
+pub mod event;
+pub mod explain;
+pub mod gate;
 pub mod hostname;
+pub mod path;
 pub mod pattern;
+pub mod policy;
+pub mod reason;
+pub mod receipt;
+pub mod rule;
+pub mod ruleset;
+pub mod sandbox;
+pub mod source;
 pub mod special;
+pub mod time;
+
+pub use attempt::{Ask, Attempt, AttemptId, Inbound, QType};
+pub use decision::{
+    Decision, Denial, Ending, Failure, FirstBytes, Live, Permit, Remedy, Unsettled, VettedAddrs,
+};
+pub use destination::{BadDestination, Destination, Host, Port};
+pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
+pub use gate::{Gate, Generation, Resolved, Shown};
+pub use hostname::{BadHost, Hostname};
+pub use policy::{Mode, Policy, Sandbox};
+pub use reason::Reason;
+pub use receipt::{AuditLost, Receipt};
+pub use rule::RuleRef;
+pub use sandbox::{ListenerName, Peer, SandboxId};
+pub use special::LocalAddresses;
+pub use time::Timestamp;

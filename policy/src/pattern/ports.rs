@@ -53,6 +53,15 @@ impl PortSet {
         PortSet::from_ranges(self.ranges.iter().chain(&other.ranges).copied().collect())
     }
 
+    /// Whether the union of `others` holds every port of this set.
+    pub fn is_covered_by<'a>(&self, others: impl IntoIterator<Item = &'a PortSet>) -> bool {
+        let all =
+            PortSet::from_ranges(others.into_iter().flat_map(|set| set.ranges.iter().copied()).collect());
+        let inside =
+            |&(first, last): &(u16, u16)| all.ranges.iter().any(|&(low, high)| low <= first && last <= high);
+        self.ranges.iter().all(inside)
+    }
+
     /// Whether the port is in the set.
     pub fn contains(&self, port: Port) -> bool {
         let port = port.get();

@@ -1,0 +1,260 @@
+//! Attempts: one thing a sandbox tries to do, in the words that every inbound shares.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::destination::{Destination, Host, Port};
+use crate::hostname::Hostname;
+use crate::sandbox::SandboxId;
+use crate::time::Timestamp;
+
+/// The way an attempt came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Inbound {
+    /// HTTP CONNECT.
+    Connect,
+    /// Plain HTTP: an absolute-form request, or a request read inside a tunnel to port 80.
+    Http,
+    /// SOCKS5.
+    Socks5,
+    /// A captured TCP connection.
+    Tcp,
+    /// A request inside inspected TLS.
+    Tls,
+    /// A DNS question.
+    Dns,
+}
+
+impl Inbound {
+    /// Every inbound.
+    pub const ALL: [Self; 6] = [Self::Connect, Self::Http, Self::Socks5, Self::Tcp, Self::Tls, Self::Dns];
+
+    /// The public word for it, as audit lines and metrics carry it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Http => "http",
+            Self::Socks5 => "socks5",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Dns => "dns",
+        }
+    }
+}
+
+/// A DNS record type by its number (IANA DNS parameters).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QType(pub u16);
+
+/// Types with a mnemonic that policy files and logs use; any other is written `TYPE123` (RFC 3597 section 5).
+const QTYPE_NAMES: [(u16, &str); 23] = [
+    (1, "A"),
+    (2, "NS"),
+    (5, "CNAME"),
+    (6, "SOA"),
+    (10, "NULL"),
+    (12, "PTR"),
+    (13, "HINFO"),
+    (15, "MX"),
+    (16, "TXT"),
+    (28, "AAAA"),
+    (33, "SRV"),
+    (35, "NAPTR"),
+    (43, "DS"),
+    (44, "SSHFP"),
+    (48, "DNSKEY"),
+    (52, "TLSA"),
+    (64, "SVCB"),
+    (65, "HTTPS"),
+    (251, "IXFR"),
+    (252, "AXFR"),
+    (255, "ANY"),
+    (256, "URI"),
+    (257, "CAA"),
+];
+
+impl QType {
+    /// IPv4 address.
+    pub const A: Self = Self(1);
+    /// Canonical name.
+    pub const CNAME: Self = Self(5);
+    /// Reverse name.
+    pub const PTR: Self = Self(12);
+    /// Text.
+    pub const TXT: Self = Self(16);
+    /// IPv6 address.
+    pub const AAAA: Self = Self(28);
+    /// Service binding (RFC 9460).
+    pub const SVCB: Self = Self(64);
+    /// Service binding for HTTPS (RFC 9460).
+    pub const HTTPS: Self = Self(65);
+    /// Any type (RFC 8482).
+    pub const ANY: Self = Self(255);
+
+    /// The types that a rule opens when it does not say: addresses, the bindings that lead to them, and aliases.
+    pub const DEFAULT_OPEN: [Self; 5] = [Self::A, Self::AAAA, Self::HTTPS, Self::SVCB, Self::CNAME];
+
+    /// The mnemonic, if the type has one here.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        QTYPE_NAMES.iter().find(|(number, _)| *number == self.0).map(|(_, name)| *name)
+    }
+
+    /// Parses an upper-case mnemonic or `TYPE123`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let named = QTYPE_NAMES.iter().find(|(_, name)| *name == text).map(|(number, _)| Self(*number));
+        let digits =
+            || text.strip_prefix("TYPE").filter(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+        named.or_else(|| digits()?.parse().ok().map(Self))
+    }
+}
+
+impl fmt::Display for QType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "TYPE{}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for QType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A stream of bytes to a destination.
+    Stream(Destination),
+    /// One HTTP request whose method and path the gateway sees.
+    Request {
+        /// Where the request goes.
+        destination: Destination,
+        /// The method as sent; methods are case-sensitive (RFC 9110 section 9.1).
+        method: Box<str>,
+        /// The path as sent, byte for byte, without the query.
+        path: Box<str>,
+    },
+    /// A DNS look-up.
+    Lookup {
+        /// The name asked for.
+        name: Hostname,
+        /// The record type asked for.
+        qtype: QType,
+    },
+    /// Something that could not be read as any of these; it is refused and recorded.
+    Unreadable {
+        /// What was sent where a destination was expected, cut at 255 bytes. Observers escape it.
+        shown: Box<str>,
+    },
+}
+
+impl Ask {
+    /// The destination's host, where there is one.
+    #[must_use]
+    pub fn host(&self) -> Option<Host> {
+        match self {
+            Self::Stream(destination) | Self::Request { destination, .. } => Some(destination.host.clone()),
+            Self::Lookup { name, .. } => Some(Host::Name(name.clone())),
+            Self::Unreadable { .. } => None,
+        }
+    }
+
+    /// The destination of a stream or a request.
+    #[must_use]
+    pub const fn destination(&self) -> Option<&Destination> {
+        match self {
+            Self::Stream(destination) | Self::Request { destination, .. } => Some(destination),
+            Self::Lookup { .. } | Self::Unreadable { .. } => None,
+        }
+    }
+
+    /// The destination's port, where there is one.
+    #[must_use]
+    pub fn port(&self) -> Option<Port> {
+        self.destination().map(|destination| destination.port)
+    }
+
+    /// Something unreadable, cut at 255 bytes.
+    #[must_use]
+    pub fn unreadable(shown: &[u8]) -> Self {
+        let cut = shown.get(..255).unwrap_or(shown);
+        Self::Unreadable { shown: String::from_utf8_lossy(cut).into() }
+    }
+}
+
+/// Names one attempt in replies, audit lines and questions to an operator: unique within and across runs.
+///
+/// Written as 26 characters of Crockford's base 32: 48 bits of milliseconds, 32 bits that differ between runs, 48
+/// bits that count, so that ids sort by time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId(u128);
+
+impl AttemptId {
+    pub(crate) fn new(at: Timestamp, run: u32, count: u64) -> Self {
+        let count = u128::from(count & 0xffff_ffff_ffff);
+        Self((u128::from(at.millis()) << 80) | (u128::from(run) << 48) | count)
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+        let mut text = [0_u8; 26];
+        for (place, slot) in text.iter_mut().rev().enumerate() {
+            let digit = (self.0 >> (5 * place)) as usize & 31;
+            *slot = *ALPHABET.get(digit).unwrap_or(&b'0');
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One thing that a sandbox tries to do. Made by [`crate::Gate::attempt`], which names the sandbox and the attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The attempt's name.
+    pub id: AttemptId,
+    /// When it came.
+    pub at: Timestamp,
+    /// Whose it is; `None` where the client is no known sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// The way it came in.
+    pub inbound: Inbound,
+    /// The client's address; `None` on a unix socket.
+    pub client: Option<SocketAddr>,
+    /// What is asked for.
+    pub ask: Ask,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_time_and_then_by_count() {
+        let id = |secs, count| AttemptId::new(Timestamp::from_secs(secs), 7, count).to_string();
+        assert!(id(1, 9) < id(2, 0) && id(2, 0) < id(2, 1));
+        assert_eq!(id(1_800_000_000, 1).len(), 26);
+    }
+
+    #[test]
+    fn qtypes_are_read_as_they_are_written() {
+        for number in [1, 28, 65, 257, 999] {
+            assert_eq!(QType::parse(&QType(number).to_string()), Some(QType(number)));
+        }
+        for text in ["a", "TYPE", "TYPE-1", "TYPE+1", "TYPE99999", ""] {
+            assert_eq!(QType::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Compiling: from the tables that authors wrote to the policy that is served.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::policy::{Policy, Sandbox};
+use crate::ruleset::RuleSet;
+use crate::sandbox::Identities;
+use crate::source::{Place, RuleConflict, Source};
+
+impl Policy {
+    /// Compiles what authors wrote.
+    ///
+    /// # Errors
+    /// Every plain entry that stands beside a rule with methods or paths for the same host and port in one sandbox
+    /// (`rule_shadowed`): the entry would look as if it allowed everything there, and allows nothing. Names of
+    /// policies and internal tables that do not exist were refused when the file was read; here they open nothing.
+    pub fn compile(source: Source) -> Result<Self, Vec<RuleConflict>> {
+        let mut sets: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
+        for policy in source.policies {
+            let set = RuleSet::new(Arc::clone(&policy.name), policy.place.file, policy.rules);
+            sets.insert(policy.name, Arc::new(set));
+        }
+        let mut internals: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
+        for table in source.internals {
+            let name = format!("internal.{}", table.name).into();
+            let set = RuleSet::new(name, table.place.file, vec![table.rule]);
+            internals.insert(table.name, Arc::new(set));
+        }
+        let evidence = source
+            .sandboxes
+            .iter()
+            .flat_map(|sandbox| sandbox.identify.iter().map(move |evidence| (&sandbox.id, evidence)));
+        let identities = Identities::new(evidence);
+        let mut conflicts = Vec::new();
+        let mut sandboxes = HashMap::new();
+        for table in source.sandboxes {
+            let named = table.policies.iter().filter_map(|name| sets.get(name));
+            let opened = table.internal.iter().filter_map(|name| internals.get(name));
+            let sets: Vec<_> = named.chain(opened).cloned().collect();
+            for conflict in shadowed(&sets) {
+                if !conflicts.contains(&conflict) {
+                    conflicts.push(conflict);
+                }
+            }
+            let sandbox = Sandbox {
+                id: table.id.clone(),
+                sets,
+                labels: table.labels,
+                mode: table.mode,
+                hints: table.hints,
+            };
+            sandboxes.insert(table.id, Arc::new(sandbox));
+        }
+        if conflicts.is_empty() {
+            Ok(Self { sandboxes, identities, addresses: source.addresses })
+        } else {
+            Err(conflicts)
+        }
+    }
+}
+
+/// Finds plain entries beside narrowing rules with the same host pattern and a port in common.
+fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
+    let all = || sets.iter().flat_map(|set| set.rules().iter().map(move |rule| (set, rule)));
+    let allows = |rule: &crate::rule::Rule| rule.action == crate::rule::Action::Allow;
+    let narrowing: Vec<_> = all().filter(|(_, rule)| allows(rule) && rule.narrows()).collect();
+    if narrowing.is_empty() {
+        return Vec::new();
+    }
+    let place = |set: &RuleSet, line| Place { file: set.file().into(), line, column: 1 };
+    let mut found = Vec::new();
+    for (set, plain) in all().filter(|(_, rule)| allows(rule) && !rule.narrows()) {
+        let beside = narrowing
+            .iter()
+            .find(|(_, narrow)| narrow.host == plain.host && narrow.ports.overlaps(&plain.ports));
+        if let Some((other, narrow)) = beside {
+            found.push(RuleConflict {
+                host: plain.host.to_string(),
+                plain: place(set, plain.line),
+                narrowing: place(other, narrow.line),
+            });
+        }
+    }
+    found
+}

@@ -1,0 +1,435 @@
+//! The decision: steps 2 to 7 of docs/policy.md for an attempt, and the judgement of each resolved address.
+//!
+//! Everything here is a pure function of the policy, the gateway's addresses, the attempt and the time. [`crate::Gate`]
+//! and `explain` are the only callers, so what is explained is what is served.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::attempt::{Ask, QType};
+use crate::destination::{Destination, Host, Port};
+use crate::hostname::Hostname;
+use crate::pattern::{HostPattern, PortSet};
+use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
+use crate::reason::Reason;
+use crate::rule::{Action, Internal, Rule, RuleRef};
+use crate::ruleset::RuleSet;
+use crate::sandbox::SandboxId;
+use crate::special::{AddressClass, LocalAddresses, SpecialUse, canonical, metadata_name, special_use_name};
+use crate::time::Timestamp;
+
+/// Follows a decision step by step. Serving uses [`Silent`], which compiles to nothing; `explain` writes lines.
+pub trait Trace {
+    /// Notes one step.
+    fn step(&mut self, line: impl FnOnce() -> String);
+}
+
+/// A trace that notes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Trace for Silent {
+    fn step(&mut self, _line: impl FnOnce() -> String) {}
+}
+
+impl Trace for Vec<String> {
+    fn step(&mut self, line: impl FnOnce() -> String) {
+        self.push(line());
+    }
+}
+
+/// Everything that a judgement looks at besides the attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The compiled policy.
+    pub policy: &'a Policy,
+    /// The addresses of the gateway's host.
+    pub local: &'a LocalAddresses,
+    /// The time.
+    pub now: Timestamp,
+}
+
+impl View<'_> {
+    /// Decides an attempt of a sandbox; `None` is a client that is no known sandbox.
+    pub fn decide(&self, sandbox: Option<&SandboxId>, ask: &Ask, trace: &mut impl Trace) -> Verdict {
+        let Some(sandbox) = sandbox.and_then(|id| self.policy.sandbox(id)) else {
+            trace.step(|| "who: no sandbox is known for this client".to_owned());
+            return Verdict::Deny(None, Finding::bare(Reason::UnknownSandbox));
+        };
+        trace.step(|| format!("who: sandbox {}", sandbox.id));
+        let found = match ask {
+            Ask::Unreadable { .. } => Err(Finding::bare(Reason::BadRequest)),
+            Ask::Lookup { name, qtype } => self.decide_lookup(sandbox, name, *qtype, trace),
+            Ask::Stream(destination) => self.decide_destination(sandbox, destination, None, trace),
+            Ask::Request { destination, method, path } => {
+                self.decide_destination(sandbox, destination, Some((method, path)), trace)
+            }
+        };
+        match found {
+            Ok(grant) => Verdict::Allow(Arc::clone(sandbox), grant),
+            Err(finding) => Verdict::Deny(Some(Arc::clone(sandbox)), finding),
+        }
+    }
+
+    fn decide_destination(
+        &self,
+        sandbox: &Sandbox,
+        destination: &Destination,
+        request: Option<(&str, &str)>,
+        trace: &mut impl Trace,
+    ) -> Result<Grant, Finding> {
+        let host = &destination.host;
+        if let Some(reason) = self.floor(host) {
+            trace.step(|| format!("floor: {host} is refused always ({reason})"));
+            return Err(Finding::bare(reason));
+        }
+        trace.step(|| format!("floor: {host} passes"));
+        if let Some(rule) = self.deny_rule(sandbox, host, destination.port) {
+            trace.step(|| format!("deny: {rule:?} matches"));
+            return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
+        }
+        trace.step(|| "deny: no deny rule matches".to_owned());
+        let mut search = Search::new(destination.port, request);
+        self.allow_rules(sandbox, host, |candidate| search.consider(candidate));
+        match search.best() {
+            Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
+            None => self.nothing_matched(sandbox, host, search.miss(host), trace),
+        }
+    }
+
+    /// A look-up is allowed exactly when some port of the name is.
+    fn decide_lookup(
+        &self,
+        sandbox: &Sandbox,
+        name: &Hostname,
+        qtype: QType,
+        trace: &mut impl Trace,
+    ) -> Result<Grant, Finding> {
+        let host = Host::Name(name.clone());
+        let name_exists = sandbox.sets.iter().any(|set| set.is_above_listed(name));
+        if let Some(reason) = self.floor(&host) {
+            trace.step(|| format!("floor: {name} is refused always ({reason})"));
+            return Err(Finding { name_exists, ..Finding::bare(reason) });
+        }
+        let mut denied: Vec<Candidate<'_>> = Vec::new();
+        self.rules(Action::Deny, sandbox, &host, |candidate| denied.push(candidate));
+        let (mut best, mut opens_type) = (None, false);
+        self.allow_rules(sandbox, &host, |candidate| {
+            if !candidate.rule.ports.is_covered_by(denied.iter().map(|deny| &deny.rule.ports)) {
+                opens_type |= candidate.rule.opens_qtype(qtype);
+                best = Candidate::better(best, candidate);
+            }
+        });
+        match (best, denied.first()) {
+            (Some(rule), _) if !opens_type => {
+                let rule = rule.to_ref();
+                trace.step(|| format!("allow: {rule:?} matches, but opens no {qtype} records"));
+                Err(Finding { reason: Reason::QtypeNotAllowed, rule: Some(rule), name_exists: true })
+            }
+            (Some(best), _) => self
+                .allow(&host, best.to_ref(), false, trace)
+                .map_err(|finding| Finding { name_exists, ..finding }),
+            (None, Some(deny)) => {
+                let rule = deny.to_ref();
+                trace.step(|| format!("deny: {rule:?} matches"));
+                Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists })
+            }
+            (None, None) => {
+                let miss = Finding { name_exists, ..Finding::bare(Reason::NotListed) };
+                self.nothing_matched(sandbox, &host, miss, trace)
+            }
+        }
+    }
+
+    /// Step 5, once the best rule is known.
+    fn allow(
+        &self,
+        host: &Host,
+        rule: RuleRef,
+        narrowed: bool,
+        trace: &mut impl Trace,
+    ) -> Result<Grant, Finding> {
+        if is_special(host) && is_broad(&rule.rule().host) {
+            trace.step(|| format!("allow: {rule:?} is too broad for a special-use name"));
+            return Err(Finding { reason: Reason::SpecialUseName, rule: Some(rule), name_exists: false });
+        }
+        trace.step(|| format!("allow: {rule:?} matches"));
+        Ok(Grant { rule: Some(rule), would_deny: None, narrowed })
+    }
+
+    /// Step 7, and learn mode, which turns it into an allow.
+    fn nothing_matched(
+        &self,
+        sandbox: &Sandbox,
+        host: &Host,
+        miss: Finding,
+        trace: &mut impl Trace,
+    ) -> Result<Grant, Finding> {
+        if sandbox.learns_at(self.now) {
+            if is_special(host) {
+                trace.step(|| "learn: never for a special-use name".to_owned());
+                return Err(Finding { reason: Reason::SpecialUseName, ..miss });
+            }
+            if matches!(host, Host::Address(address) if !self.is_public(*address)) {
+                trace.step(|| "learn: never for an address that is not public".to_owned());
+                return Err(miss);
+            }
+            trace.step(|| format!("learn: no rule allows it ({}), let through and logged", miss.reason));
+            return Ok(Grant { rule: None, would_deny: Some(miss.reason), narrowed: false });
+        }
+        trace.step(|| match &miss.rule {
+            Some(rule) => format!("allow: no rule matches; the nearest is {rule:?} ({})", miss.reason),
+            None => format!("allow: no rule matches ({})", miss.reason),
+        });
+        Err(miss)
+    }
+
+    /// Step 3 for a host: what no rule can lift.
+    pub fn floor(&self, host: &Host) -> Option<Reason> {
+        match host {
+            Host::Name(name) if metadata_name(name) => Some(Reason::MetadataEndpoint),
+            Host::Name(name) => {
+                (special_use_name(name) == Some(SpecialUse::Always)).then_some(Reason::SpecialUseName)
+            }
+            Host::Address(address) => self.address_floor(*address),
+        }
+    }
+
+    /// Step 3 for an address.
+    fn address_floor(&self, address: IpAddr) -> Option<Reason> {
+        match self.policy.addresses.classify(address, self.local) {
+            AddressClass::Metadata => Some(Reason::MetadataEndpoint),
+            AddressClass::Gateway => Some(Reason::GatewayAddress),
+            AddressClass::Forbidden => Some(Reason::AddressForbidden),
+            AddressClass::NotPublic | AddressClass::Public => None,
+        }
+    }
+
+    fn is_public(&self, address: IpAddr) -> bool {
+        self.policy.addresses.classify(address, self.local) == AddressClass::Public
+    }
+
+    /// Step 4: the first deny rule of the sandbox for a host and port.
+    pub fn deny_rule(&self, sandbox: &Sandbox, host: &Host, port: Port) -> Option<RuleRef> {
+        self.first_denying(sandbox, host, |ports| ports.contains(port))
+    }
+
+    fn first_denying(
+        &self,
+        sandbox: &Sandbox,
+        host: &Host,
+        on_ports: impl Fn(&PortSet) -> bool,
+    ) -> Option<RuleRef> {
+        let mut found: Option<Candidate<'_>> = None;
+        self.rules(Action::Deny, sandbox, host, |candidate| {
+            if found.is_none() && on_ports(&candidate.rule.ports) {
+                found = Some(candidate);
+            }
+        });
+        found.map(|candidate| candidate.to_ref())
+    }
+
+    fn allow_rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, visit: impl FnMut(Candidate<'a>)) {
+        self.rules(Action::Allow, sandbox, host, visit);
+    }
+
+    /// Visits every rule of `action` that covers the host and has not ended.
+    fn rules<'a>(
+        &self,
+        action: Action,
+        sandbox: &'a Sandbox,
+        host: &Host,
+        mut visit: impl FnMut(Candidate<'a>),
+    ) {
+        for (set, place) in sandbox.sets.iter().zip(0..) {
+            let mut each = |index: u32, rule: &'a Rule| {
+                if rule.holds_at(self.now) {
+                    visit(Candidate { set, place, index, rule });
+                }
+            };
+            match host {
+                Host::Name(name) => set.for_name(action, name, each),
+                Host::Address(address) => {
+                    set.for_address(action, canonical(*address), &mut each);
+                    // A rule that denies an IPv4 address denies every IPv6 spelling that reaches it; allow rules
+                    // are held to the spelling that they list.
+                    if action == Action::Deny
+                        && let Some(inner) = self.policy.addresses.embedded_v4(*address)
+                    {
+                        set.for_address(action, IpAddr::V4(inner), &mut each);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What judges addresses and aliases: the rule's port, or any port for a look-up, where only a rule that denies
+    /// every port counts.
+    fn denies_after(&self, sandbox: &Sandbox, host: &Host, port: Option<Port>) -> bool {
+        let on_ports = |ports: &PortSet| port.map_or_else(|| ports.is_any(), |port| ports.contains(port));
+        self.first_denying(sandbox, host, on_ports).is_some()
+    }
+
+    /// Step 8 for one address of a name that was allowed.
+    ///
+    /// # Errors
+    /// The reason for which the address is dropped.
+    pub fn judge_address(
+        &self,
+        sandbox: &Sandbox,
+        address: IpAddr,
+        port: Option<Port>,
+        internal: Option<&Internal>,
+    ) -> Result<(), Reason> {
+        if internal.is_some_and(|table| table.host_port.is_some_and(|local| local.ip() == address)) {
+            return Ok(());
+        }
+        if let Some(reason) = self.address_floor(address) {
+            return Err(reason);
+        }
+        if self.denies_after(sandbox, &Host::Address(address), port) {
+            return Err(Reason::DeniedByRule);
+        }
+        let open = match internal {
+            Some(table) => table.opens(canonical(address)),
+            None => self.is_public(address),
+        };
+        if open { Ok(()) } else { Err(Reason::AddressNotPublic) }
+    }
+
+    /// Step 8 for a name further down a chain of CNAMEs: the floor and written deny rules judge it, allow rules do not.
+    ///
+    /// # Errors
+    /// The reason for which the whole answer is refused.
+    pub fn judge_alias(&self, sandbox: &Sandbox, name: &Hostname, port: Option<Port>) -> Result<(), Reason> {
+        if metadata_name(name) {
+            return Err(Reason::MetadataEndpoint);
+        }
+        match self.denies_after(sandbox, &Host::Name(name.clone()), port) {
+            true => Err(Reason::DeniedByRule),
+            false => Ok(()),
+        }
+    }
+}
+
+fn is_special(host: &Host) -> bool {
+    matches!(host, Host::Name(name) if special_use_name(name).is_some())
+}
+
+/// Whether a pattern is too broad to open a special-use name: `*`, or a suffix of one label.
+fn is_broad(pattern: &HostPattern) -> bool {
+    match pattern {
+        HostPattern::Any => true,
+        HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => suffix.is_single_label(),
+        HostPattern::Exact(_) | HostPattern::InnerStar { .. } | HostPattern::Net(_) => false,
+    }
+}
+
+/// A rule that covers the host of an attempt.
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    set: &'a Arc<RuleSet>,
+    place: usize,
+    index: u32,
+    rule: &'a Rule,
+}
+
+impl<'a> Candidate<'a> {
+    fn to_ref(self) -> RuleRef {
+        RuleRef::new(Arc::clone(self.set), self.index)
+    }
+
+    /// Of two rules that match, the one whose attributes hold.
+    fn better(held: Option<Self>, new: Self) -> Option<Self> {
+        match held {
+            Some(held) if held.rank() <= new.rank() => Some(held),
+            Some(_) | None => Some(new),
+        }
+    }
+
+    /// Internal tables, then exact names, one-label stars, suffixes (the longer first) and `*`; then fewer ports;
+    /// then policy and file order.
+    fn rank(&self) -> (bool, u8, usize, usize, usize, u32) {
+        let (kind, length) = match &self.rule.host {
+            HostPattern::Exact(_) => (0, 0),
+            HostPattern::InnerStar { .. } => (1, 0),
+            HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => (2, suffix.as_str().len()),
+            HostPattern::Net(net) => (2, usize::from(net.prefix_len())),
+            HostPattern::Any => (3, 0),
+        };
+        let external = self.rule.internal().is_none();
+        (external, kind, usize::MAX - length, self.rule.ports.len(), self.place, self.index)
+    }
+}
+
+/// Looks through the rules that cover a host for the one that matches in full, and for the nearest miss.
+struct Search<'a> {
+    port: Port,
+    request: Option<(&'a str, &'a str)>,
+    plain: Option<Candidate<'a>>,
+    narrow: Option<Candidate<'a>>,
+    /// Whether some rule for this host and port has methods or paths.
+    narrowed: bool,
+    near_path: Option<Candidate<'a>>,
+    near_method: Option<Candidate<'a>>,
+    near_port: Option<Candidate<'a>>,
+}
+
+impl<'a> Search<'a> {
+    const fn new(port: Port, request: Option<(&'a str, &'a str)>) -> Self {
+        Self {
+            port,
+            request,
+            plain: None,
+            narrow: None,
+            narrowed: false,
+            near_path: None,
+            near_method: None,
+            near_port: None,
+        }
+    }
+
+    fn consider(&mut self, candidate: Candidate<'a>) {
+        let rule = candidate.rule;
+        if !rule.ports.contains(self.port) {
+            self.near_port = Candidate::better(self.near_port, candidate);
+            return;
+        }
+        if !rule.narrows() {
+            self.plain = Candidate::better(self.plain, candidate);
+            return;
+        }
+        self.narrowed = true;
+        match self.request {
+            Some((method, _)) if !rule.allows_method(method) => {
+                self.near_method = Candidate::better(self.near_method, candidate);
+            }
+            Some((_, path)) if !rule.allows_path(path) => {
+                self.near_path = Candidate::better(self.near_path, candidate);
+            }
+            // A stream to a narrowed host is let through to have each of its requests judged.
+            Some(_) | None => self.narrow = Candidate::better(self.narrow, candidate),
+        }
+    }
+
+    const fn narrowed(&self) -> bool {
+        self.narrowed
+    }
+
+    fn best(&self) -> Option<Candidate<'a>> {
+        if self.narrowed { self.narrow } else { self.plain }
+    }
+
+    /// The nearest miss names the reason.
+    fn miss(&self, host: &Host) -> Finding {
+        let literal = matches!(host, Host::Address(_));
+        let (reason, near) = match (self.near_path, self.near_method, self.near_port) {
+            (Some(near), _, _) => (Reason::PathNotAllowed, Some(near)),
+            (None, Some(near), _) => (Reason::MethodNotAllowed, Some(near)),
+            (None, None, Some(near)) => (Reason::PortNotAllowed, Some(near)),
+            (None, None, None) if literal => (Reason::AddressLiteralNotListed, None),
+            (None, None, None) => (Reason::NotListed, None),
+        };
+        Finding { reason, rule: near.map(Candidate::to_ref), name_exists: false }
+    }
+}

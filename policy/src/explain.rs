@@ -1,0 +1,107 @@
+//! Explaining: the decision with its steps, by the very code that serves, and nothing recorded.
+
+use std::net::IpAddr;
+
+use crate::attempt::Ask;
+use crate::decide::{Trace, View};
+use crate::destination::Host;
+use crate::gate::Resolved;
+use crate::policy::Verdict;
+use crate::reason::Reason;
+use crate::rule::RuleRef;
+use crate::sandbox::SandboxId;
+
+/// A decision with its steps.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// Why it is denied; `None` where it is allowed.
+    pub reason: Option<Reason>,
+    /// In learn mode: what would have denied it.
+    pub would_deny: Option<Reason>,
+    /// The rule that decides, or the nearest miss.
+    pub rule: Option<RuleRef>,
+    /// For look-ups: whether a denied name exists as far as the policy tells.
+    pub name_exists: bool,
+    /// What was looked at, in order.
+    pub steps: Vec<String>,
+    /// The addresses to vet without a look-up, where the attempt is allowed and they are known.
+    pub known_addresses: Option<Vec<IpAddr>>,
+}
+
+impl View<'_> {
+    /// Explains an attempt up to resolving.
+    #[must_use]
+    pub fn explain(&self, sandbox: &SandboxId, ask: &Ask) -> Explanation {
+        let mut steps = Vec::new();
+        let verdict = self.decide(Some(sandbox), ask, &mut steps);
+        let mut told = Explanation {
+            reason: None,
+            would_deny: None,
+            rule: None,
+            name_exists: false,
+            steps,
+            known_addresses: None,
+        };
+        match verdict {
+            Verdict::Allow(_, grant) => {
+                told.would_deny = grant.would_deny;
+                told.known_addresses = match ask.host() {
+                    Some(Host::Address(address)) => Some(vec![address]),
+                    _ => grant.rule.as_ref().and_then(|rule| rule.rule().internal()?.pinned()),
+                };
+                told.rule = grant.rule;
+            }
+            Verdict::Deny(_, finding) => {
+                told.reason = Some(finding.reason);
+                told.name_exists = finding.name_exists;
+                told.rule = finding.rule;
+            }
+        }
+        told
+    }
+
+    /// Explains what becomes of an allowed attempt once its name has resolved.
+    pub fn explain_resolved(
+        &self,
+        told: &mut Explanation,
+        sandbox: &SandboxId,
+        ask: &Ask,
+        found: Resolved<'_>,
+    ) {
+        let Some(sandbox) = self.policy.sandbox(sandbox) else { return };
+        if told.reason.is_some() {
+            return;
+        }
+        let port = ask.port();
+        for name in found.chain {
+            let judged = self.judge_alias(sandbox, name, port);
+            told.steps.step(|| match judged {
+                Ok(()) => format!("alias: {name} passes"),
+                Err(reason) => format!("alias: {name} is refused ({reason})"),
+            });
+            if let Err(reason) = judged {
+                told.reason = Some(reason);
+                return;
+            }
+        }
+        let literal = matches!(ask.host(), Some(Host::Address(_))) && told.rule.is_some();
+        let internal = told.rule.as_ref().and_then(|rule| rule.rule().internal()).cloned();
+        let (mut strongest, mut left) = (None::<Reason>, 0_usize);
+        for address in found.addresses {
+            let judged =
+                if literal { Ok(()) } else { self.judge_address(sandbox, *address, port, internal.as_ref()) };
+            told.steps.step(|| match judged {
+                Ok(()) => format!("address: {address} may be dialled"),
+                Err(reason) => format!("address: {address} is dropped ({reason})"),
+            });
+            match judged {
+                Ok(()) => left += 1,
+                Err(reason) => strongest = Reason::stronger(strongest, reason),
+            }
+        }
+        if left == 0 {
+            told.reason = strongest;
+            told.name_exists = true;
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The gate: the one place where attempts are decided, addresses vetted and everything recorded.
+//!
+//! ```text
+//! attempt ─check─▶ Permit ─vet─▶ VettedAddrs ─(dial)─ opened ─▶ Live ─close─▶
+//!            └──▶ Denial    └──▶ Denial   └─ failed ─▶ Failure
+//! ```
+//!
+//! [`Permit`], [`VettedAddrs`], [`Live`] and [`Denial`] have no public constructor: "forgot to check", "resolved again"
+//! and "refused without a record" do not compile.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
+use crate::decide::{Silent, View};
+use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled, VettedAddrs};
+use crate::destination::Host;
+use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
+use crate::hostname::Hostname;
+use crate::policy::{Finding, Policy, Verdict};
+use crate::reason::Reason;
+use crate::receipt::Receipt;
+use crate::sandbox::Peer;
+use crate::special::LocalAddresses;
+use crate::time::Timestamp;
+
+/// Counts the policies that a gateway has had in force, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The count.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A policy in force, with the addresses of the gateway's host as they are now.
+#[derive(Debug)]
+struct InForce {
+    policy: Arc<Policy>,
+    local: Arc<LocalAddresses>,
+    generation: Generation,
+}
+
+/// What a resolver found for a name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resolved<'a> {
+    /// The names that aliases led through, without the first.
+    pub chain: &'a [Hostname],
+    /// The addresses at its end.
+    pub addresses: &'a [IpAddr],
+}
+
+/// A name that a tunnel showed in its first bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Shown<'a> {
+    /// The server name of a TLS ClientHello.
+    Sni(&'a Hostname),
+    /// A TLS ClientHello without a server name.
+    NoSni,
+    /// The host of a plain HTTP request.
+    Host(&'a Host),
+}
+
+/// The one gate of a gateway.
+pub struct Gate {
+    in_force: ArcSwap<InForce>,
+    observer: Arc<dyn Observer>,
+    run: u32,
+    attempts: AtomicU64,
+    /// The latest time seen, in nanoseconds: what has ended stays ended when the clock steps back.
+    latest: AtomicU64,
+}
+
+impl Gate {
+    /// A gate with its first policy in force. `run` should differ between runs of the program: it is part of ids.
+    #[must_use]
+    pub fn new(
+        policy: Arc<Policy>,
+        local: Arc<LocalAddresses>,
+        observer: Arc<dyn Observer>,
+        run: u32,
+    ) -> Self {
+        let in_force = InForce { policy, local, generation: Generation(1) };
+        Self {
+            in_force: ArcSwap::from_pointee(in_force),
+            observer,
+            run,
+            attempts: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts another policy in force. Live streams are then to be judged anew with [`Gate::still_allows`].
+    pub fn install(&self, policy: Arc<Policy>) -> Generation {
+        self.replace(|held| (Arc::clone(&policy), Arc::clone(&held.local)))
+    }
+
+    /// Tells the gate the addresses of its host. Live streams are then to be judged anew.
+    pub fn set_local_addresses(&self, local: Arc<LocalAddresses>) -> Generation {
+        self.replace(|held| (Arc::clone(&held.policy), Arc::clone(&local)))
+    }
+
+    fn replace(&self, next: impl Fn(&InForce) -> (Arc<Policy>, Arc<LocalAddresses>)) -> Generation {
+        let before = self.in_force.rcu(|held| {
+            let (policy, local) = next(held);
+            InForce { policy, local, generation: Generation(held.generation.0 + 1) }
+        });
+        Generation(before.generation.0 + 1)
+    }
+
+    /// The generation in force.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.in_force.load().generation
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.in_force.load().policy)
+    }
+
+    /// The addresses of the gateway's host, as the gate knows them.
+    #[must_use]
+    pub fn local_addresses(&self) -> Arc<LocalAddresses> {
+        Arc::clone(&self.in_force.load().local)
+    }
+
+    /// Names an attempt and the sandbox behind it.
+    #[must_use]
+    pub fn attempt(&self, at: Timestamp, peer: &Peer, inbound: Inbound, ask: Ask) -> Attempt {
+        let sandbox = self.in_force.load().policy.identities.identify(peer).cloned();
+        let count = self.attempts.fetch_add(1, Ordering::Relaxed);
+        Attempt { id: AttemptId::new(at, self.run, count), at, sandbox, inbound, client: peer.address, ask }
+    }
+
+    /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
+    pub fn check(&self, attempt: Attempt) -> Decision {
+        let held = self.in_force.load();
+        let now = self.advance(attempt.at);
+        let view = View { policy: &held.policy, local: &held.local, now };
+        let generation = held.generation;
+        match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
+            Verdict::Allow(sandbox, grant) => Decision::Allow(Permit { attempt, sandbox, grant, generation }),
+            Verdict::Deny(sandbox, finding) => {
+                Decision::Deny(self.deny(Denial::new(attempt, sandbox, finding, generation), now))
+            }
+        }
+    }
+
+    /// Refuses an attempt for a reason that the inbound found: a limit, or a request that could not be read.
+    pub fn refuse(&self, attempt: Attempt, reason: Reason) -> Unsettled<Denial> {
+        let held = self.in_force.load();
+        let now = self.advance(attempt.at);
+        let sandbox = attempt.sandbox.as_ref().and_then(|id| held.policy.sandbox(id)).cloned();
+        let finding = Finding::bare(reason);
+        self.deny(Denial::new(attempt, sandbox, finding, held.generation), now)
+    }
+
+    /// Judges what a name resolved to, or the known addresses of a permit (step 8).
+    ///
+    /// Forbidden addresses are dropped. A look-up may have no address at all; a stream needs one.
+    ///
+    /// # Errors
+    /// A denial, recorded, where a name on the chain or every address is forbidden, or where the policy has changed
+    /// and no longer allows the attempt.
+    pub fn vet(
+        &self,
+        permit: Permit,
+        resolved: Resolved<'_>,
+        now: Timestamp,
+    ) -> Result<VettedAddrs, Unsettled<Denial>> {
+        let held = self.in_force.load();
+        let now = self.advance(now);
+        let permit = self.renewed(permit, &held, now)?;
+        let view = View { policy: &held.policy, local: &held.local, now };
+        let port = permit.attempt.ask.port();
+        for name in resolved.chain {
+            if let Err(reason) = view.judge_alias(&permit.sandbox, name, port) {
+                return Err(self.deny_permit(permit, reason, now));
+            }
+        }
+        let mut addresses = Vec::with_capacity(resolved.addresses.len());
+        let mut strongest: Option<Reason> = None;
+        for address in resolved.addresses {
+            match self.judge(&view, &permit, *address) {
+                Ok(()) => addresses.push(crate::special::canonical(*address)),
+                Err(reason) => strongest = Reason::stronger(strongest, reason),
+            }
+        }
+        match strongest {
+            Some(reason) if addresses.is_empty() => Err(self.deny_permit(permit, reason, now)),
+            Some(_) | None => {
+                let dropped = resolved.addresses.len() - addresses.len();
+                Ok(VettedAddrs { permit, addresses, dropped })
+            }
+        }
+    }
+
+    /// Judges one address that stands in an answer beside its address records, such as a hint of an HTTPS record.
+    ///
+    /// # Errors
+    /// The reason for which the address must not be shown.
+    pub fn judge_hint(&self, vetted: &VettedAddrs, address: IpAddr) -> Result<(), Reason> {
+        let held = self.in_force.load();
+        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        self.judge(&view, &vetted.permit, address)
+    }
+
+    /// Judges a name that an answer points to as another service, such as the target of a SRV record: it must be
+    /// allowed by itself.
+    #[must_use]
+    pub fn allows_target(&self, vetted: &VettedAddrs, target: &Hostname) -> bool {
+        let held = self.in_force.load();
+        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let ask = Ask::Lookup { name: target.clone(), qtype: crate::attempt::QType::A };
+        matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
+    }
+
+    fn judge(&self, view: &View<'_>, permit: &Permit, address: IpAddr) -> Result<(), Reason> {
+        let listed = matches!(permit.host(), Some(Host::Address(_))) && permit.grant.rule.is_some();
+        if listed {
+            // The literal met the floor, deny rules and the address rule that lists it when it was decided under this
+            // very generation.
+            return Ok(());
+        }
+        view.judge_address(&permit.sandbox, address, permit.attempt.ask.port(), permit.internal())
+    }
+
+    /// Records that a stream was opened, after judging it anew.
+    ///
+    /// # Errors
+    /// A denial, recorded, where the policy has changed and no longer allows it: the socket must be dropped unused.
+    pub fn opened(
+        &self,
+        vetted: VettedAddrs,
+        address: SocketAddr,
+        now: Timestamp,
+    ) -> Result<Unsettled<Live>, Unsettled<Denial>> {
+        let held = self.in_force.load();
+        let now = self.advance(now);
+        let permit = self.renewed(vetted.permit, &held, now)?;
+        let view = View { policy: &held.policy, local: &held.local, now };
+        if let Err(reason) = self.judge(&view, &permit, address.ip()) {
+            return Err(self.deny_permit(permit, reason, now));
+        }
+        let receipt = self.record_allow(&permit, now, None, Some(address.ip()), None);
+        Ok(Unsettled::new(Live { permit, address, opened: now }, receipt))
+    }
+
+    /// Records that a look-up was answered.
+    pub fn answered(&self, vetted: VettedAddrs, rcode: u16, now: Timestamp) -> Unsettled<VettedAddrs> {
+        let now = self.advance(now);
+        let receipt = self.record_allow(&vetted.permit, now, None, None, Some(rcode));
+        Unsettled::new(vetted, receipt)
+    }
+
+    /// Records that an attempt was let through and failed upstream. `reason` is one of the `upstream_*` reasons.
+    pub fn failed(
+        &self,
+        permit: Permit,
+        reason: Reason,
+        rcode: Option<u16>,
+        now: Timestamp,
+    ) -> Unsettled<Failure> {
+        let now = self.advance(now);
+        let receipt = self.record_allow(&permit, now, Some(reason), None, rcode);
+        Unsettled::new(Failure { attempt: permit.attempt, reason }, receipt)
+    }
+
+    /// Records that vetted addresses could not be reached.
+    pub fn unreachable(&self, vetted: VettedAddrs, reason: Reason, now: Timestamp) -> Unsettled<Failure> {
+        self.failed(vetted.permit, reason, None, now)
+    }
+
+    /// Records the end of a stream.
+    pub fn close(&self, live: &Live, ending: Ending<'_>, now: Timestamp) -> Receipt {
+        let now = self.advance(now);
+        let permit = &live.permit;
+        self.observer.record(&Event::Close(CloseEvent {
+            attempt: &permit.attempt,
+            at: now,
+            sandbox: Some(&permit.sandbox),
+            reason: ending.reason,
+            rule: permit.grant.rule.as_ref(),
+            generation: permit.generation,
+            address: Some(live.address.ip()),
+            sni: ending.sni,
+            bytes_up: ending.bytes_up,
+            bytes_down: ending.bytes_down,
+            duration: now.since(live.opened),
+        }))
+    }
+
+    /// Judges a live stream anew: after a reload, an expiry, or a change of the host's addresses.
+    ///
+    /// # Errors
+    /// The reason for which it must be closed: always `policy_changed`, whatever the policy says now.
+    pub fn still_allows(&self, live: &Live, now: Timestamp) -> Result<(), Reason> {
+        let held = self.in_force.load();
+        let now = self.advance(now);
+        let view = View { policy: &held.policy, local: &held.local, now };
+        let attempt = &live.permit.attempt;
+        let Verdict::Allow(sandbox, grant) = view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent)
+        else {
+            return Err(Reason::PolicyChanged);
+        };
+        // A stream that passed unread under a plain rule cannot be read now that the host is narrowed.
+        if grant.narrowed && !live.permit.grant.narrowed {
+            return Err(Reason::PolicyChanged);
+        }
+        if matches!(attempt.ask.host(), Some(Host::Address(_))) && grant.rule.is_some() {
+            return Ok(());
+        }
+        let internal = grant.rule.as_ref().and_then(|rule| rule.rule().internal());
+        let port = attempt.ask.port();
+        let judged = view.judge_address(&sandbox, live.address.ip(), port, internal);
+        judged.map_err(|_| Reason::PolicyChanged)
+    }
+
+    /// Judges a name that a tunnel showed against the one that was allowed (step 9).
+    ///
+    /// # Errors
+    /// The reason for which the tunnel must be closed.
+    pub fn judge_shown(&self, permit: &Permit, shown: Shown<'_>) -> Result<(), Reason> {
+        match (permit.host(), shown) {
+            (Some(Host::Name(allowed)), Shown::Sni(name)) if allowed != *name => Err(Reason::SniMismatch),
+            (Some(Host::Name(_)), Shown::NoSni) => Err(Reason::SniMissing),
+            (Some(Host::Name(allowed)), Shown::Host(host)) if host.name() != Some(&allowed) => {
+                Err(Reason::HostMismatch)
+            }
+            (Some(Host::Address(_)), Shown::Sni(name)) => {
+                self.judge_beside_literal(permit, &Host::Name(name.clone()))
+            }
+            (Some(Host::Address(_)), Shown::Host(host)) => self.judge_beside_literal(permit, host),
+            _ => Ok(()),
+        }
+    }
+
+    /// The name beside a literal destination meets the floor and deny rules only.
+    fn judge_beside_literal(&self, permit: &Permit, host: &Host) -> Result<(), Reason> {
+        let held = self.in_force.load();
+        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        if permit.host().as_ref() == Some(host) {
+            return Ok(());
+        }
+        if let Some(reason) = view.floor(host) {
+            return Err(reason);
+        }
+        let Some(port) = permit.attempt.ask.port() else { return Ok(()) };
+        match view.deny_rule(&permit.sandbox, host, port) {
+            Some(_) => Err(Reason::DeniedByRule),
+            None => Ok(()),
+        }
+    }
+
+    /// The first moment after `now` at which something ends by itself: live streams are then to be judged anew.
+    #[must_use]
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        self.in_force.load().policy.next_expiry(self.advance(now))
+    }
+
+    /// Renews a permit that was made under another generation or before something ended.
+    fn renewed(&self, permit: Permit, held: &InForce, now: Timestamp) -> Result<Permit, Unsettled<Denial>> {
+        let ended = permit.grant.rule.as_ref().is_some_and(|rule| !rule.rule().holds_at(now))
+            || (permit.grant.would_deny.is_some() && !permit.sandbox.learns_at(now));
+        if permit.generation == held.generation && !ended {
+            return Ok(permit);
+        }
+        let view = View { policy: &held.policy, local: &held.local, now };
+        let attempt = permit.attempt;
+        let generation = held.generation;
+        match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
+            Verdict::Allow(sandbox, grant) => Ok(Permit { attempt, sandbox, grant, generation }),
+            Verdict::Deny(sandbox, finding) => {
+                Err(self.deny(Denial::new(attempt, sandbox, finding, generation), now))
+            }
+        }
+    }
+
+    fn deny_permit(&self, permit: Permit, reason: Reason, now: Timestamp) -> Unsettled<Denial> {
+        let name_exists = matches!(permit.attempt.ask, Ask::Lookup { .. });
+        let rule = permit.grant.rule.clone();
+        self.deny(permit.into_denial(Finding { reason, rule, name_exists }), now)
+    }
+
+    fn deny(&self, denial: Denial, now: Timestamp) -> Unsettled<Denial> {
+        let receipt = self.observer.record(&Event::Decision(DecisionEvent {
+            attempt: denial.attempt(),
+            at: now,
+            sandbox: denial.sandbox(),
+            answer: Answer::Deny,
+            reason: Some(denial.reason()),
+            would_deny: None,
+            rule: denial.rule(),
+            generation: denial.generation(),
+            address: None,
+            rcode: denial.rcode(),
+        }));
+        Unsettled::new(denial, receipt)
+    }
+
+    fn record_allow(
+        &self,
+        permit: &Permit,
+        now: Timestamp,
+        reason: Option<Reason>,
+        address: Option<IpAddr>,
+        rcode: Option<u16>,
+    ) -> Receipt {
+        self.observer.record(&Event::Decision(DecisionEvent {
+            attempt: &permit.attempt,
+            at: now,
+            sandbox: Some(&permit.sandbox),
+            answer: Answer::Allow,
+            reason,
+            would_deny: permit.grant.would_deny,
+            rule: permit.grant.rule.as_ref(),
+            generation: permit.generation,
+            address,
+            rcode,
+        }))
+    }
+
+    /// The time to judge by: never earlier than any time seen before.
+    fn advance(&self, now: Timestamp) -> Timestamp {
+        let before = self.latest.fetch_max(now.nanos(), Ordering::Relaxed);
+        Timestamp::from_nanos(before.max(now.nanos()))
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.latest.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("generation", &self.generation()).finish_non_exhaustive()
+    }
+}

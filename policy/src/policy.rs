@@ -1,0 +1,116 @@
+//! The compiled policy of a gateway: every sandbox with its rules, and what holds for all of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::reason::Reason;
+use crate::rule::RuleRef;
+use crate::ruleset::RuleSet;
+use crate::sandbox::{Identities, SandboxId};
+use crate::special::AddressBook;
+use crate::time::Timestamp;
+
+/// Whether a sandbox is held to its policies or watched to learn them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// What no rule allows is denied.
+    #[default]
+    Enforce,
+    /// What no rule mentions is allowed and logged as `would_deny`, until then. Names are resolved.
+    Learn {
+        /// When the sandbox is held to its policies again; at most 24 hours ahead when it is loaded.
+        until: Timestamp,
+    },
+}
+
+/// One sandbox with its policies.
+#[derive(Debug)]
+pub struct Sandbox {
+    /// Its name.
+    pub id: SandboxId,
+    /// Its policies and internal tables, in the order in which it names them.
+    pub sets: Vec<Arc<RuleSet>>,
+    /// Labels for the audit.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    /// Enforced or learning.
+    pub mode: Mode,
+    /// Whether replies tell what to add where.
+    pub hints: bool,
+}
+
+impl Sandbox {
+    /// Whether the sandbox is in learn mode at `now`.
+    #[must_use]
+    pub fn learns_at(&self, now: Timestamp) -> bool {
+        matches!(self.mode, Mode::Learn { until } if now < until)
+    }
+}
+
+/// The compiled policy of a gateway.
+#[derive(Debug, Default)]
+pub struct Policy {
+    /// Every sandbox by its name.
+    pub sandboxes: HashMap<SandboxId, Arc<Sandbox>>,
+    /// How clients are told apart.
+    pub identities: Identities,
+    /// What the gateway knows of addresses.
+    pub addresses: AddressBook,
+}
+
+impl Policy {
+    /// The sandbox of a name.
+    #[must_use]
+    pub fn sandbox(&self, id: &SandboxId) -> Option<&Arc<Sandbox>> {
+        self.sandboxes.get(id)
+    }
+
+    /// The first moment after `now` at which something that the policy allows ends by itself.
+    #[must_use]
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        let learning = |sandbox: &Sandbox| match sandbox.mode {
+            Mode::Learn { until } if until > now => Some(until),
+            Mode::Learn { .. } | Mode::Enforce => None,
+        };
+        let of_rules = |sandbox: &Sandbox| sandbox.sets.iter().filter_map(|set| set.next_expiry(now)).min();
+        let ends = self.sandboxes.values().flat_map(|sandbox| [learning(sandbox), of_rules(sandbox)]);
+        ends.flatten().min()
+    }
+}
+
+/// What the policy says of an attempt, before anything is recorded.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// It may go on.
+    Allow(Arc<Sandbox>, Grant),
+    /// It may not; `None` is a client that is no known sandbox.
+    Deny(Option<Arc<Sandbox>>, Finding),
+}
+
+/// Why an attempt may go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// The rule that allows it; `None` in learn mode where no rule does.
+    pub rule: Option<RuleRef>,
+    /// In learn mode: what would have denied it.
+    pub would_deny: Option<Reason>,
+    /// Whether only rules with methods or paths can allow there: every request must be read.
+    pub narrowed: bool,
+}
+
+/// Why an attempt may not go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The reason.
+    pub reason: Reason,
+    /// The rule that denies it, or the nearest miss.
+    pub rule: Option<RuleRef>,
+    /// For look-ups: whether the name exists as far as the policy tells, so that the answer is NODATA and not
+    /// NXDOMAIN (RFC 8020: nothing lies below a name that does not exist).
+    pub name_exists: bool,
+}
+
+impl Finding {
+    pub(crate) const fn bare(reason: Reason) -> Self {
+        Self { reason, rule: None, name_exists: false }
+    }
+}

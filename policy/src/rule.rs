@@ -1,0 +1,243 @@
+//! Rules: one line that an author wrote, with the terms on which it holds.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::attempt::QType;
+use crate::path::PathPattern;
+use crate::pattern::{HostPattern, PortSet};
+use crate::ruleset::RuleSet;
+use crate::time::Timestamp;
+
+/// What a rule does with the attempts that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Lets them through.
+    Allow,
+    /// Refuses them, whatever allows them.
+    Deny,
+}
+
+/// What a rule does with a ClientHello that carries an encrypted one (ECH).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ech {
+    /// The outer name is judged and the bytes pass.
+    #[default]
+    Permit,
+    /// `ech_present`. GREASE looks the same and is refused too.
+    Deny,
+}
+
+/// How an author can find a rule again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleName {
+    /// The `id` that the author gave it.
+    Id(Arc<str>),
+    /// The place in the policy's `allow` or `deny` list, counted from 0.
+    Listed(Action, u32),
+    /// The place among the policy's long-form rules, counted from 0.
+    Unnamed(u32),
+    /// The allow rule of an `[internal.X]` table.
+    Internal,
+}
+
+/// One compiled rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The hosts that it covers.
+    pub host: HostPattern,
+    /// The ports that it covers.
+    pub ports: PortSet,
+    /// Allow or deny.
+    pub action: Action,
+    /// How the author finds it.
+    pub name: RuleName,
+    /// The line of the file where it stands, counted from 1.
+    pub line: u32,
+    /// What else it asks for; `None` for a plain entry.
+    pub terms: Option<Box<Terms>>,
+}
+
+/// What a rule asks for beyond host and port.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// The only methods allowed; `None` is any.
+    pub methods: Option<Vec<Box<str>>>,
+    /// The only paths allowed; `None` is any.
+    pub paths: Option<Vec<PathPattern>>,
+    /// The rule ends then, open tunnels too.
+    pub until: Option<Timestamp>,
+    /// Waives every check of the first bytes of a tunnel.
+    pub raw: bool,
+    /// What happens to encrypted ClientHellos.
+    pub ech: Ech,
+    /// The DNS types that the rule opens; `None` is [`QType::DEFAULT_OPEN`].
+    pub qtypes: Option<Vec<QType>>,
+    /// For the rule of an `[internal.X]` table: the addresses that it opens.
+    pub internal: Option<Internal>,
+}
+
+/// The addresses that an `[internal.X]` table opens for its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Internal {
+    /// The name must resolve inside these.
+    pub addresses: Vec<IpNet>,
+    /// A loopback address and port of the gateway's host that stand for the name (`host_port`).
+    pub host_port: Option<SocketAddr>,
+}
+
+impl Internal {
+    /// The addresses to dial without a look-up: all of them where each is a single one, or the host port's.
+    #[must_use]
+    pub fn pinned(&self) -> Option<Vec<IpAddr>> {
+        if let Some(local) = self.host_port {
+            return Some(vec![local.ip()]);
+        }
+        let single = |net: &IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
+        self.addresses.iter().map(single).collect()
+    }
+
+    /// Whether an address is one that this table opens.
+    #[must_use]
+    pub fn opens(&self, address: IpAddr) -> bool {
+        self.host_port.is_some_and(|local| local.ip() == address)
+            || self.addresses.iter().any(|net| net.contains(&address))
+    }
+}
+
+impl Rule {
+    /// Whether the rule still holds at `now`.
+    #[must_use]
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.until().is_none_or(|until| now < until)
+    }
+
+    /// When the rule ends, if it does.
+    #[must_use]
+    pub fn until(&self) -> Option<Timestamp> {
+        self.terms.as_ref().and_then(|terms| terms.until)
+    }
+
+    /// Whether the rule allows only some methods or paths: it then narrows its host and ports.
+    #[must_use]
+    pub fn narrows(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.methods.is_some() || terms.paths.is_some())
+    }
+
+    /// Whether the rule allows a method.
+    #[must_use]
+    pub fn allows_method(&self, method: &str) -> bool {
+        let wanted = self.terms.as_ref().and_then(|terms| terms.methods.as_ref());
+        wanted.is_none_or(|methods| methods.iter().any(|allowed| **allowed == *method))
+    }
+
+    /// Whether the rule allows a path, given without its query.
+    #[must_use]
+    pub fn allows_path(&self, path: &str) -> bool {
+        let wanted = self.terms.as_ref().and_then(|terms| terms.paths.as_ref());
+        wanted.is_none_or(|paths| paths.iter().any(|pattern| pattern.matches(path)))
+    }
+
+    /// Whether the rule limits paths: URL-override headers are then stripped.
+    #[must_use]
+    pub fn limits_paths(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.paths.is_some())
+    }
+
+    /// Whether the rule limits methods: method-override headers are then stripped.
+    #[must_use]
+    pub fn limits_methods(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.methods.is_some())
+    }
+
+    /// Whether the rule opens a DNS type.
+    #[must_use]
+    pub fn opens_qtype(&self, qtype: QType) -> bool {
+        match self.terms.as_ref().and_then(|terms| terms.qtypes.as_ref()) {
+            Some(opened) => opened.contains(&qtype),
+            None => QType::DEFAULT_OPEN.contains(&qtype),
+        }
+    }
+
+    /// The addresses that the rule opens, for the rule of an `[internal.X]` table.
+    #[must_use]
+    pub fn internal(&self) -> Option<&Internal> {
+        self.terms.as_ref().and_then(|terms| terms.internal.as_ref())
+    }
+
+    /// Whether tunnels under this rule pass unchecked.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.raw)
+    }
+
+    /// What the rule does with encrypted ClientHellos.
+    #[must_use]
+    pub fn ech(&self) -> Ech {
+        self.terms.as_ref().map_or(Ech::Permit, |terms| terms.ech)
+    }
+}
+
+/// Points at one rule of a compiled policy and keeps it alive.
+#[derive(Clone)]
+pub struct RuleRef {
+    set: Arc<RuleSet>,
+    index: u32,
+}
+
+impl RuleRef {
+    pub(crate) const fn new(set: Arc<RuleSet>, index: u32) -> Self {
+        Self { set, index }
+    }
+
+    /// The rule.
+    ///
+    /// # Panics
+    /// Never: only the rule set hands these out, with the index of a rule of its own.
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "made only by the set that holds the rule")]
+    pub fn rule(&self) -> &Rule {
+        &self.set.rules()[self.index as usize]
+    }
+
+    /// The policy (or `internal.X` table) that holds the rule.
+    #[must_use]
+    pub fn policy(&self) -> &str {
+        self.set.name()
+    }
+
+    /// The file where the rule stands.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        self.set.file()
+    }
+}
+
+/// `base.allow[2]`, `issues.read-issues`, `internal.billing`.
+impl fmt::Display for RuleRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.set.name())?;
+        match &self.rule().name {
+            RuleName::Id(id) => write!(f, ".{id}"),
+            RuleName::Listed(Action::Allow, place) => write!(f, ".allow[{place}]"),
+            RuleName::Listed(Action::Deny, place) => write!(f, ".deny[{place}]"),
+            RuleName::Unnamed(place) => write!(f, ".rule[{place}]"),
+            RuleName::Internal => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for RuleRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({}:{})", self.file(), self.rule().line)
+    }
+}
+
+impl PartialEq for RuleRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.set, &other.set) && self.index == other.index
+    }
+}

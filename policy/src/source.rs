@@ -1,0 +1,89 @@
+//! The policy as its authors wrote it: parsed and checked value by value, not yet compiled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::policy::Mode;
+use crate::rule::Rule;
+use crate::sandbox::{Evidence, SandboxId};
+use crate::special::AddressBook;
+
+/// Where something stands in the config, counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The file.
+    pub file: Arc<str>,
+    /// The line.
+    pub line: u32,
+    /// The column, in characters.
+    pub column: u32,
+}
+
+/// A `[policy.X]` table.
+#[derive(Clone, Debug)]
+pub struct PolicySource {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it stands.
+    pub place: Place,
+    /// Its entries and long-form rules, in file order.
+    pub rules: Vec<Rule>,
+}
+
+/// An `[internal.X]` table.
+#[derive(Clone, Debug)]
+pub struct InternalSource {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it stands.
+    pub place: Place,
+    /// The allow rule that it compiles to: [`crate::rule::Terms::internal`] holds its addresses.
+    pub rule: Rule,
+}
+
+/// A `[sandbox.X]` table.
+#[derive(Clone, Debug)]
+pub struct SandboxSource {
+    /// Its name.
+    pub id: SandboxId,
+    /// Where it stands.
+    pub place: Place,
+    /// The policies that it names.
+    pub policies: Vec<Arc<str>>,
+    /// The internal tables that it names.
+    pub internal: Vec<Arc<str>>,
+    /// How it is known.
+    pub identify: Vec<Evidence>,
+    /// Its labels.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    /// Names for NO_PROXY and the summary.
+    pub local_peers: Vec<Arc<str>>,
+    /// Enforced or learning.
+    pub mode: Mode,
+    /// Whether replies tell what to add where.
+    pub hints: bool,
+}
+
+/// Everything that compiles to a [`crate::Policy`].
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The policies.
+    pub policies: Vec<PolicySource>,
+    /// The internal tables.
+    pub internals: Vec<InternalSource>,
+    /// The sandboxes.
+    pub sandboxes: Vec<SandboxSource>,
+    /// What the gateway knows of addresses.
+    pub addresses: AddressBook,
+}
+
+/// A plain entry beside a rule with methods or paths for the same host and port, in one sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleConflict {
+    /// The host pattern of both.
+    pub host: String,
+    /// Where the plain entry stands.
+    pub plain: Place,
+    /// Where the narrowing rule stands.
+    pub narrowing: Place,
+}
