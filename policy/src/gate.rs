@@ -451,3 +451,6 @@ impl fmt::Debug for Gate {
         f.debug_struct("Gate").field("generation", &self.generation()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

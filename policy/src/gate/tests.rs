@@ -1,0 +1,416 @@
+//! The gate as its callers use it, and the properties that every policy has.
+
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::attempt::QType;
+use crate::destination::Destination;
+use crate::path::PathPattern;
+use crate::pattern::{Entry, PortSet};
+use crate::policy::Mode;
+use crate::rule::{Action, Internal, Rule, RuleName, Terms};
+use crate::sandbox::{Evidence, SandboxId};
+use crate::source::{InternalSource, Place, PolicySource, SandboxSource, Source};
+use crate::special::AddressBook;
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+/// What an observer was told, in short.
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+impl Observer for Recorder {
+    fn record(&self, event: &Event<'_>) -> Receipt {
+        let line = match event {
+            Event::Decision(told) => {
+                let reason = told.reason.map_or("-", Reason::code);
+                format!("{} {reason} {:?}", told.answer.as_str(), told.rcode)
+            }
+            Event::Close(told) => format!("close {} {}", told.bytes_up, told.bytes_down),
+        };
+        self.0.lock().expect("no test panics with it").push(line);
+        Receipt::written()
+    }
+}
+
+fn entry(text: &str, action: Action, terms: Option<Terms>) -> Rule {
+    let entry = Entry::parse(text).expect("an entry");
+    let bare = match action {
+        Action::Allow => PortSet::parse("443").expect("a port"),
+        Action::Deny => PortSet::any(),
+    };
+    Rule {
+        host: entry.host,
+        ports: entry.ports.unwrap_or(bare),
+        action,
+        name: RuleName::Listed(action, 0),
+        line: 1,
+        terms: terms.map(Box::new),
+    }
+}
+
+fn allow(text: &str) -> Rule {
+    entry(text, Action::Allow, None)
+}
+
+fn deny(text: &str) -> Rule {
+    entry(text, Action::Deny, None)
+}
+
+fn place() -> Place {
+    Place { file: "t.toml".into(), line: 1, column: 1 }
+}
+
+fn compile(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Arc<Policy> {
+    let sandbox = SandboxSource {
+        id: SandboxId::parse("s1").expect("a name"),
+        place: place(),
+        policies: vec!["base".into()],
+        internal: internal.iter().map(|_| "db".into()).collect(),
+        identify: vec![Evidence::Default],
+        labels: std::collections::BTreeMap::new(),
+        local_peers: Vec::new(),
+        mode,
+        hints: true,
+    };
+    let source = Source {
+        policies: vec![PolicySource { name: "base".into(), place: place(), rules }],
+        internals: internal
+            .into_iter()
+            .map(|rule| InternalSource { name: "db".into(), place: place(), rule })
+            .collect(),
+        sandboxes: vec![sandbox],
+        addresses: AddressBook::default(),
+    };
+    Arc::new(Policy::compile(source).expect("no conflict"))
+}
+
+/// A gate with a recorder, and the host address 198.51.100.1.
+struct Bench {
+    gate: Gate,
+    seen: Arc<Recorder>,
+}
+
+impl Bench {
+    fn new(rules: Vec<Rule>) -> Self {
+        Self::with(compile(rules, None, Mode::Enforce))
+    }
+
+    fn with(policy: Arc<Policy>) -> Self {
+        let seen = Arc::new(Recorder::default());
+        let local = LocalAddresses::new(["198.51.100.1/32".parse().expect("net")]);
+        let observer: Arc<dyn Observer> = Arc::clone(&seen) as _;
+        Self { gate: Gate::new(policy, Arc::new(local), observer, 7), seen }
+    }
+
+    fn check(&self, ask: Ask) -> Decision {
+        let peer = Peer::new("127.0.0.1:3128".into(), "127.0.0.1:40000".parse().ok());
+        self.gate.check(self.gate.attempt(NOW, &peer, Inbound::Connect, ask))
+    }
+
+    fn permit(&self, ask: Ask) -> Permit {
+        match self.check(ask) {
+            Decision::Allow(permit) => permit,
+            Decision::Deny(denial) => panic!("denied: {}", denial.value.reason()),
+        }
+    }
+
+    /// The reason, or `allow`.
+    fn answer(&self, ask: Ask) -> &'static str {
+        match self.check(ask) {
+            Decision::Allow(_) => "allow",
+            Decision::Deny(denial) => denial.value.reason().code(),
+        }
+    }
+
+    fn vet(&self, ask: Ask, chain: &[&str], addresses: &[&str]) -> Result<Vec<String>, &'static str> {
+        let chain: Vec<_> = chain.iter().map(|name| Hostname::parse(name).expect("a name")).collect();
+        let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+        let resolved = Resolved { chain: &chain, addresses: &addresses };
+        match self.gate.vet(self.permit(ask), resolved, NOW) {
+            Ok(vetted) => Ok(vetted.addresses().iter().map(IpAddr::to_string).collect()),
+            Err(denial) => Err(denial.value.reason().code()),
+        }
+    }
+
+    fn seen(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.0.lock().expect("no test panics with it"))
+    }
+}
+
+fn stream(to: &str) -> Ask {
+    Ask::Stream(Destination::from_authority(to.as_bytes()).expect("a destination"))
+}
+
+fn lookup(name: &str, qtype: QType) -> Ask {
+    Ask::Lookup { name: Hostname::parse(name).expect("a name"), qtype }
+}
+
+fn request(method: &str, to: &str, path: &str) -> Ask {
+    let destination = Destination::from_authority(to.as_bytes()).expect("a destination");
+    Ask::Request { destination, method: method.into(), path: path.into() }
+}
+
+#[test]
+fn what_no_rule_allows_is_denied() {
+    let bench = Bench::new(Vec::new());
+    assert_eq!(bench.answer(stream("api.example.com:443")), "not_listed");
+    assert_eq!(bench.answer(stream("192.0.2.9:443")), "address_literal_not_listed");
+    assert_eq!(bench.seen(), ["deny not_listed None", "deny address_literal_not_listed None"]);
+}
+
+#[test]
+fn deny_beats_allow_however_specific() {
+    let bench = Bench::new(vec![allow("secret.example.com"), deny("*.example.com")]);
+    assert_eq!(bench.answer(stream("secret.example.com:443")), "denied_by_rule");
+    assert_eq!(bench.answer(stream("example.com:443")), "not_listed");
+}
+
+#[test]
+fn the_nearest_miss_names_the_reason() {
+    let narrow = Terms {
+        methods: Some(vec!["GET".into()]),
+        paths: Some(vec![PathPattern::parse("/v1/**").expect("a pattern")]),
+        ..Terms::default()
+    };
+    let rules = vec![allow("api.example.com"), entry("web.example.com:80", Action::Allow, Some(narrow))];
+    let bench = Bench::new(rules);
+    assert_eq!(bench.answer(stream("api.example.com:22")), "port_not_allowed");
+    assert_eq!(bench.answer(request("GET", "web.example.com:80", "/v1/a")), "allow");
+    assert_eq!(bench.answer(request("POST", "web.example.com:80", "/v1/a")), "method_not_allowed");
+    assert_eq!(bench.answer(request("GET", "web.example.com:80", "/v2")), "path_not_allowed");
+    assert_eq!(bench.answer(request("get", "web.example.com:80", "/v1/a")), "method_not_allowed");
+}
+
+#[test]
+fn a_narrowed_host_is_not_opened_by_a_wider_plain_entry() {
+    let narrow = Terms { methods: Some(vec!["GET".into()]), ..Terms::default() };
+    let rules = vec![allow("*.example.com:80"), entry("web.example.com:80", Action::Allow, Some(narrow))];
+    let bench = Bench::new(rules);
+    assert_eq!(bench.answer(request("DELETE", "web.example.com:80", "/")), "method_not_allowed");
+    assert_eq!(bench.answer(request("DELETE", "other.example.com:80", "/")), "allow");
+    let permit = bench.permit(stream("web.example.com:80"));
+    assert_eq!(permit.first_bytes(), crate::decision::FirstBytes::Http);
+}
+
+#[test]
+fn the_floor_cannot_be_lifted() {
+    let bench = Bench::new(vec![allow("*:*"), allow("198.51.100.1:80"), allow("127.0.0.1:80")]);
+    assert_eq!(bench.answer(stream("metadata.google.internal:80")), "metadata_endpoint");
+    assert_eq!(bench.answer(stream("169.254.169.254:80")), "metadata_endpoint");
+    assert_eq!(bench.answer(stream("127.0.0.1:80")), "gateway_address");
+    assert_eq!(bench.answer(stream("[::ffff:127.0.0.1]:80")), "gateway_address");
+    assert_eq!(bench.answer(stream("198.51.100.1:80")), "gateway_address");
+    assert_eq!(bench.answer(stream("localhost:80")), "special_use_name");
+    assert_eq!(bench.answer(stream("printer.local:80")), "special_use_name");
+}
+
+#[test]
+fn forbidden_addresses_are_dropped_and_the_strongest_reason_speaks() {
+    let bench = Bench::new(vec![allow("api.example.com"), deny("8.8.4.0/24")]);
+    let vet = |addresses: &[&str]| bench.vet(stream("api.example.com:443"), &[], addresses);
+    assert_eq!(vet(&["10.0.0.1", "8.8.8.8"]), Ok(vec!["8.8.8.8".to_owned()]));
+    assert_eq!(vet(&["10.0.0.1"]), Err("address_not_public"));
+    assert_eq!(vet(&["10.0.0.1", "8.8.4.4"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["10.0.0.1", "224.0.0.1", "8.8.4.4"]), Err("address_forbidden"));
+    assert_eq!(vet(&["198.51.100.1", "224.0.0.1"]), Err("gateway_address"));
+    assert_eq!(vet(&["169.254.169.254", "127.0.0.1"]), Err("metadata_endpoint"));
+    assert_eq!(vet(&["64:ff9b::a9fe:a9fe"]), Err("metadata_endpoint"));
+    assert_eq!(vet(&["64:ff9b::808:404"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["::ffff:8.8.8.8"]), Ok(vec!["8.8.8.8".to_owned()]));
+}
+
+#[test]
+fn aliases_meet_the_floor_and_written_deny_rules_only() {
+    let bench = Bench::new(vec![allow("api.example.com"), deny("tracker.test")]);
+    let vet = |chain: &[&str]| bench.vet(stream("api.example.com:443"), chain, &["8.8.8.8"]);
+    assert!(vet(&["cdn.example.net"]).is_ok());
+    assert_eq!(vet(&["tracker.test"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["metadata.google.internal"]), Err("metadata_endpoint"));
+}
+
+#[test]
+fn an_internal_table_opens_its_addresses_for_its_name_alone() {
+    let table = Internal { addresses: vec!["10.0.3.0/24".parse().expect("net")], host_port: None };
+    let terms = Terms { internal: Some(table), ..Terms::default() };
+    let rule = entry("db.corp.example:5432", Action::Allow, Some(terms));
+    let bench = Bench::with(compile(vec![allow("api.example.com")], Some(rule), Mode::Enforce));
+    let db = || stream("db.corp.example:5432");
+    assert_eq!(bench.vet(db(), &[], &["10.0.3.7"]), Ok(vec!["10.0.3.7".to_owned()]));
+    assert_eq!(bench.vet(db(), &[], &["10.0.4.7"]), Err("address_not_public"));
+    assert_eq!(bench.vet(db(), &[], &["8.8.8.8"]), Err("address_not_public"));
+    assert_eq!(bench.vet(stream("api.example.com:443"), &[], &["10.0.3.7"]), Err("address_not_public"));
+}
+
+#[test]
+fn a_host_port_opens_one_loopback_port_of_the_host() {
+    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok() };
+    let terms = Terms { internal: Some(table), ..Terms::default() };
+    let rule = entry("llm.internal.example:80", Action::Allow, Some(terms));
+    let bench = Bench::with(compile(Vec::new(), Some(rule), Mode::Enforce));
+    let permit = bench.permit(stream("llm.internal.example:80"));
+    let known = permit.known_addresses().expect("pinned");
+    let resolved = Resolved { chain: &[], addresses: &known };
+    let vetted = bench.gate.vet(permit, resolved, NOW).expect("opened");
+    let sockets: Vec<_> = vetted.sockets().map(|socket| socket.to_string()).collect();
+    assert_eq!(sockets, ["127.0.0.1:11434"]);
+}
+
+#[test]
+fn a_look_up_is_allowed_exactly_when_some_port_is() {
+    let bench = Bench::new(vec![
+        allow("api.example.com:443"),
+        deny("api.example.com:22"),
+        allow("shut.example.com:443"),
+        deny("shut.example.com:400-500"),
+    ]);
+    assert_eq!(bench.answer(lookup("api.example.com", QType::A)), "allow");
+    assert_eq!(bench.answer(lookup("shut.example.com", QType::A)), "denied_by_rule");
+    assert_eq!(bench.answer(lookup("api.example.com", QType::TXT)), "qtype_not_allowed");
+    assert_eq!(bench.answer(lookup("example.com", QType::A)), "not_listed");
+    assert_eq!(bench.answer(lookup("example.net", QType::A)), "not_listed");
+    let rcodes: Vec<_> =
+        bench.seen().iter().filter_map(|line| line.split(' ').nth(2).map(str::to_owned)).collect();
+    // denied for every port; exists without that type; an ancestor exists; a stranger does not
+    assert_eq!(rcodes, ["Some(3)", "Some(0)", "Some(0)", "Some(3)"]);
+}
+
+#[test]
+fn a_permit_is_judged_anew_after_a_reload() {
+    let bench = Bench::new(vec![allow("api.example.com")]);
+    let permit = bench.permit(stream("api.example.com:443"));
+    bench.gate.install(compile(Vec::new(), None, Mode::Enforce));
+    let addresses = ["8.8.8.8".parse().expect("an address")];
+    let denied = bench.gate.vet(permit, Resolved { chain: &[], addresses: &addresses }, NOW);
+    assert_eq!(denied.expect_err("denied").value.reason(), Reason::NotListed);
+}
+
+#[test]
+fn a_live_stream_ends_with_its_rule_and_does_not_revive() {
+    let until = Timestamp::from_secs(1_800_000_100);
+    let terms = Terms { until: Some(until), ..Terms::default() };
+    let bench = Bench::new(vec![entry("api.example.com", Action::Allow, Some(terms))]);
+    let permit = bench.permit(stream("api.example.com:443"));
+    let addresses = ["8.8.8.8".parse().expect("an address")];
+    let vetted = bench.gate.vet(permit, Resolved { chain: &[], addresses: &addresses }, NOW).expect("vetted");
+    let opened = bench.gate.opened(vetted, "8.8.8.8:443".parse().expect("socket"), NOW).expect("opened");
+    let live = opened.value;
+    assert_eq!(bench.gate.next_expiry(NOW), Some(until));
+    assert_eq!(bench.gate.still_allows(&live, NOW), Ok(()));
+    assert_eq!(bench.gate.still_allows(&live, until), Err(Reason::PolicyChanged));
+    assert_eq!(bench.gate.still_allows(&live, NOW), Err(Reason::PolicyChanged), "the clock stepped back");
+    let _ = bench.gate.close(&live, Ending { bytes_up: 3, bytes_down: 4, ..Ending::default() }, until);
+    assert_eq!(bench.seen(), ["allow - None", "close 3 4"]);
+}
+
+#[test]
+fn learn_lets_through_what_no_rule_mentions_and_nothing_more() {
+    let until = Timestamp::from_secs(1_800_000_100);
+    let rules = vec![deny("bad.example.com")];
+    let bench = Bench::with(compile(rules, None, Mode::Learn { until }));
+    let permit = bench.permit(stream("new.example.com:443"));
+    assert_eq!(permit.grant.would_deny, Some(Reason::NotListed));
+    assert_eq!(bench.answer(stream("bad.example.com:443")), "denied_by_rule");
+    assert_eq!(bench.answer(stream("10.0.0.1:443")), "address_literal_not_listed");
+    assert_eq!(bench.answer(stream("x.local:443")), "special_use_name");
+    assert_eq!(bench.vet(stream("new.example.com:443"), &[], &["10.0.0.1"]), Err("address_not_public"));
+}
+
+#[test]
+fn a_tunnel_shows_the_name_that_was_allowed() {
+    let bench = Bench::new(vec![allow("api.example.com"), allow("8.8.8.8:443"), deny("bad.example.com")]);
+    let name = |text: &str| Hostname::parse(text).expect("a name");
+    let by_name = bench.permit(stream("api.example.com:443"));
+    let by_address = bench.permit(stream("8.8.8.8:443"));
+    let sni = |permit: &Permit, text: &str| bench.gate.judge_shown(permit, Shown::Sni(&name(text)));
+    assert_eq!(sni(&by_name, "api.example.com"), Ok(()));
+    assert_eq!(sni(&by_name, "other.example.com"), Err(Reason::SniMismatch));
+    assert_eq!(bench.gate.judge_shown(&by_name, Shown::NoSni), Err(Reason::SniMissing));
+    assert_eq!(sni(&by_address, "other.example.com"), Ok(()));
+    assert_eq!(sni(&by_address, "bad.example.com"), Err(Reason::DeniedByRule));
+    assert_eq!(sni(&by_address, "metadata.google.internal"), Err(Reason::MetadataEndpoint));
+    assert_eq!(bench.gate.judge_shown(&by_address, Shown::NoSni), Ok(()));
+}
+
+#[test]
+fn hints_say_what_to_add_where() {
+    let bench = Bench::new(vec![allow("api.example.com")]);
+    let Decision::Deny(denial) = bench.check(stream("web.example.com:80")) else { panic!("allowed") };
+    let remedy = denial.value.remedy().expect("a plain entry would do");
+    assert_eq!((&*remedy.entry, &*remedy.policy, &*remedy.file), ("web.example.com:80", "base", "t.toml"));
+    let Decision::Deny(denial) = bench.check(stream("169.254.169.254:80")) else { panic!("allowed") };
+    assert_eq!(denial.value.remedy(), None);
+}
+
+/// Entries over a small alphabet, so that rules and attempts meet often.
+fn any_entry() -> impl Strategy<Value = String> {
+    let host = prop_oneof![
+        "(a|b)\\.(x|y)\\.test",
+        "\\*\\.(x|y)\\.test",
+        "\\.(x|y)\\.test",
+        "a\\.\\*\\.test\\.example",
+        "8\\.8\\.8\\.(8|9)",
+        Just("8.8.8.0/24".to_owned()),
+    ];
+    (host, prop_oneof![Just(""), Just(":80"), Just(":443"), Just(":*"), Just(":80,400-500")])
+        .prop_map(|(host, ports)| format!("{host}{ports}"))
+}
+
+fn any_ask() -> impl Strategy<Value = Ask> {
+    let to = prop_oneof!["(a|b|a\\.b)\\.(x|y)\\.test", "(x|y)\\.test", "8\\.8\\.8\\.(8|9)"];
+    (to, prop_oneof![Just(80_u16), Just(443), Just(450)], any::<bool>()).prop_map(|(host, port, dns)| {
+        match Hostname::parse(&host) {
+            Ok(name) if dns => Ask::Lookup { name, qtype: QType::A },
+            _ => stream(&format!("{host}:{port}")),
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn adding_a_deny_rule_never_allows_more(
+        allowed in prop::collection::vec(any_entry(), 0..4),
+        denied in prop::collection::vec(any_entry(), 0..3),
+        extra in any_entry(),
+        place in 0_usize..4,
+        ask in any_ask(),
+    ) {
+        let rules: Vec<_> =
+            allowed.iter().map(|text| allow(text)).chain(denied.iter().map(|text| deny(text))).collect();
+        let mut more = rules.clone();
+        more.insert(place.min(more.len()), deny(&extra));
+        let before = Bench::new(rules).answer(ask.clone());
+        let after = Bench::new(more).answer(ask);
+        prop_assert!(after != "allow" || before == "allow");
+    }
+
+    #[test]
+    fn the_order_of_rules_changes_no_answer(
+        allowed in prop::collection::vec(any_entry(), 0..4),
+        denied in prop::collection::vec(any_entry(), 0..3),
+        ask in any_ask(),
+    ) {
+        let mut rules: Vec<_> =
+            allowed.iter().map(|text| allow(text)).chain(denied.iter().map(|text| deny(text))).collect();
+        let before = Bench::new(rules.clone()).answer(ask.clone());
+        rules.reverse();
+        prop_assert_eq!(Bench::new(rules).answer(ask), before);
+    }
+
+    #[test]
+    fn a_look_up_agrees_with_the_ports_of_its_name(
+        allowed in prop::collection::vec(any_entry(), 0..4),
+        denied in prop::collection::vec(any_entry(), 0..3),
+        name in "(a|b)\\.(x|y)\\.test",
+    ) {
+        let rules: Vec<_> =
+            allowed.iter().map(|text| allow(text)).chain(denied.iter().map(|text| deny(text))).collect();
+        let bench = Bench::new(rules);
+        let some_port = (1..=500).chain([u16::MAX]).any(|port| {
+            bench.answer(stream(&format!("{name}:{port}"))) == "allow"
+        });
+        prop_assert_eq!(bench.answer(lookup(&name, QType::A)) == "allow", some_port);
+    }
+}
