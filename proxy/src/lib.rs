@@ -1,4 +1,5 @@
 //! The inbounds that streams come through, the dialler, and the tunnel between them.
 
 pub mod stream;
+pub mod tcp;
 pub mod tunnel;
