@@ -1,5 +1,6 @@
 //! The inbounds that streams come through, the dialler, and the tunnel between them.
 
+pub mod http;
 pub mod stream;
 pub mod tcp;
 pub mod tunnel;

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use policy::hostname::Hostname;
+
 use super::records::{BadRecord, Fragments, HANDSHAKE};
 
 /// The longest hello that is read, records included. Post-quantum key shares and padding make 2 KiB common;
@@ -21,7 +23,7 @@ const ENCRYPTED_SERVER_NAME: u16 = 0xffce; // the drafts before it
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello {
     /// The name of the server that the client wants. Where the hello is encrypted, the outer name.
-    pub server_name: Option<Box<str>>,
+    pub server_name: Option<Hostname>,
     /// Whether an encrypted hello is offered, or its look-alike (GREASE), which cannot be told apart.
     pub ech: bool,
 }
@@ -116,14 +118,14 @@ fn parse(body: &[u8]) -> Result<ClientHello, InvalidHello> {
 }
 
 /// Reads the one host name of a server_name extension.
-fn server_name(value: &[u8]) -> Option<Box<str>> {
+fn server_name(value: &[u8]) -> Option<Hostname> {
     let mut value = Reader(value);
     let mut list = Reader(value.vector16().filter(|_| value.0.is_empty())?);
     // host_name is the only type there is, and it may stand once (RFC 6066 §3).
     let name = list.u8().filter(|&kind| kind == 0).and_then(|_| list.vector16())?;
     let name = std::str::from_utf8(name).ok().filter(|_| list.0.is_empty())?;
-    // "without a trailing dot", and never an address (RFC 6066 §3).
-    (!name.is_empty() && !name.ends_with('.')).then(|| name.into())
+    // "A byte string using ASCII encoding without a trailing dot", and never an address (RFC 6066 §3).
+    if name.is_ascii() && !name.ends_with('.') { Hostname::parse(name).ok() } else { None }
 }
 
 /// Takes a message apart from the front.
@@ -220,9 +222,9 @@ pub(super) mod tests {
         HelloReader::default().feed(bytes)
     }
 
-    fn name_of(bytes: &[u8]) -> Option<Box<str>> {
+    fn name_of(bytes: &[u8]) -> Option<String> {
         match read(bytes) {
-            Progress::Hello(hello) => hello.server_name,
+            Progress::Hello(hello) => hello.server_name.map(|name| name.as_str().to_owned()),
             other => panic!("{other:?}"),
         }
     }
@@ -230,6 +232,7 @@ pub(super) mod tests {
     #[test]
     fn a_hello_shows_its_server_name() {
         assert_eq!(name_of(&named(b"api.example.com")).as_deref(), Some("api.example.com"));
+        assert_eq!(name_of(&named(b"API.Example.com")).as_deref(), Some("api.example.com"));
         assert_eq!(name_of(&hello(&[(43, &[2, 3, 4])])), None);
         assert_eq!(name_of(&hello(&[])), None);
     }
@@ -320,6 +323,14 @@ pub(super) mod tests {
         let cases = [
             named(b""),
             named(b"api.example.com."),
+            named(b"attacker.test\0.example.com"),
+            named(b"api example.com"),
+            named(b"x\n\"},{\"verdict\":\"allow"),
+            named(b"203.0.113.10"),
+            named(b"2130706433"),
+            named(b"2001:db8:cafe::10"),
+            named(&b"a.".repeat(128)[..255]),
+            named("b\u{fc}cher.example".as_bytes()),
             named(b"caf\xe9.example.com"),
             hello(&[(SERVER_NAME, &[])]),
             hello(&[(SERVER_NAME, &sni(&[]))]),
@@ -339,7 +350,7 @@ pub(super) mod tests {
     fn an_encrypted_hello_is_seen() {
         for kind in [ENCRYPTED_CLIENT_HELLO, ENCRYPTED_SERVER_NAME] {
             let outer = hello(&[(SERVER_NAME, &sni(&[(0, b"public.example")])), (kind, &[0; 170])]);
-            let expected = ClientHello { server_name: Some("public.example".into()), ech: true };
+            let expected = ClientHello { server_name: Hostname::parse("public.example").ok(), ech: true };
             assert_eq!(read(&outer), Progress::Hello(expected));
         }
     }

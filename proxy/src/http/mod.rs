@@ -1,0 +1,5 @@
+//! HTTP/1 on the proxy port: CONNECT, plain requests, and what is answered.
+
+pub mod head;
+
+mod framing;
