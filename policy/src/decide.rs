@@ -3,9 +3,12 @@
 //! Everything here is a pure function of the policy, the gateway's addresses, the attempt and the time. [`crate::Gate`]
 //! and `explain` are the only callers, so what is explained is what is served.
 
+mod search;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::search::{Candidate, Search};
 use crate::attempt::{Ask, QType};
 use crate::destination::{Destination, Host, Port};
 use crate::hostname::Hostname;
@@ -13,7 +16,6 @@ use crate::pattern::{HostPattern, PortSet};
 use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, Internal, Rule, RuleRef};
-use crate::ruleset::RuleSet;
 use crate::sandbox::SandboxId;
 use crate::special::{AddressClass, LocalAddresses, SpecialUse, canonical, metadata_name, special_use_name};
 use crate::time::Timestamp;
@@ -89,7 +91,7 @@ impl View<'_> {
             return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
         }
         trace.step(|| "deny: no deny rule matches".to_owned());
-        let mut search = Search::new(destination.port, request);
+        let mut search = Search::new(self.now, destination.port, request);
         self.allow_rules(sandbox, host, |candidate| search.consider(candidate));
         match search.best() {
             Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
@@ -112,10 +114,15 @@ impl View<'_> {
             return Err(Finding { name_exists, ..Finding::bare(reason) });
         }
         let mut denied: Vec<Candidate<'_>> = Vec::new();
-        self.rules(Action::Deny, sandbox, &host, |candidate| denied.push(candidate));
+        self.rules(Action::Deny, sandbox, &host, |candidate| {
+            if candidate.rule.holds_at(self.now) {
+                denied.push(candidate);
+            }
+        });
         let (mut best, mut opens_type) = (None, false);
         self.allow_rules(sandbox, &host, |candidate| {
-            if !candidate.rule.ports.is_covered_by(denied.iter().map(|deny| &deny.rule.ports)) {
+            let holds = candidate.rule.holds_at(self.now);
+            if holds && !candidate.rule.ports.is_covered_by(denied.iter().map(|deny| &deny.rule.ports)) {
                 opens_type |= candidate.rule.opens_qtype(qtype);
                 best = Candidate::better(best, candidate);
             }
@@ -222,7 +229,7 @@ impl View<'_> {
     ) -> Option<RuleRef> {
         let mut found: Option<Candidate<'_>> = None;
         self.rules(Action::Deny, sandbox, host, |candidate| {
-            if found.is_none() && on_ports(&candidate.rule.ports) {
+            if found.is_none() && candidate.rule.holds_at(self.now) && on_ports(&candidate.rule.ports) {
                 found = Some(candidate);
             }
         });
@@ -233,7 +240,7 @@ impl View<'_> {
         self.rules(Action::Allow, sandbox, host, visit);
     }
 
-    /// Visits every rule of `action` that covers the host and has not ended.
+    /// Visits every rule of `action` that covers the host, whether it still holds or has ended.
     fn rules<'a>(
         &self,
         action: Action,
@@ -243,9 +250,7 @@ impl View<'_> {
     ) {
         for (set, place) in sandbox.sets.iter().zip(0..) {
             let mut each = |index: u32, rule: &'a Rule| {
-                if rule.holds_at(self.now) {
-                    visit(Candidate { set, place, index, rule });
-                }
+                visit(Candidate { set, place, index, rule });
             };
             match host {
                 Host::Name(name) => set.for_name(action, name, each),
@@ -322,114 +327,5 @@ fn is_broad(pattern: &HostPattern) -> bool {
         HostPattern::Any => true,
         HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => suffix.is_single_label(),
         HostPattern::Exact(_) | HostPattern::InnerStar { .. } | HostPattern::Net(_) => false,
-    }
-}
-
-/// A rule that covers the host of an attempt.
-#[derive(Clone, Copy)]
-struct Candidate<'a> {
-    set: &'a Arc<RuleSet>,
-    place: usize,
-    index: u32,
-    rule: &'a Rule,
-}
-
-impl<'a> Candidate<'a> {
-    fn to_ref(self) -> RuleRef {
-        RuleRef::new(Arc::clone(self.set), self.index)
-    }
-
-    /// Of two rules that match, the one whose attributes hold.
-    fn better(held: Option<Self>, new: Self) -> Option<Self> {
-        match held {
-            Some(held) if held.rank() <= new.rank() => Some(held),
-            Some(_) | None => Some(new),
-        }
-    }
-
-    /// Internal tables, then exact names, one-label stars, suffixes (the longer first) and `*`; then fewer ports;
-    /// then policy and file order.
-    fn rank(&self) -> (bool, u8, usize, usize, usize, u32) {
-        let (kind, length) = match &self.rule.host {
-            HostPattern::Exact(_) => (0, 0),
-            HostPattern::InnerStar { .. } => (1, 0),
-            HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => (2, suffix.as_str().len()),
-            HostPattern::Net(net) => (2, usize::from(net.prefix_len())),
-            HostPattern::Any => (3, 0),
-        };
-        let external = self.rule.internal().is_none();
-        (external, kind, usize::MAX - length, self.rule.ports.len(), self.place, self.index)
-    }
-}
-
-/// Looks through the rules that cover a host for the one that matches in full, and for the nearest miss.
-struct Search<'a> {
-    port: Port,
-    request: Option<(&'a str, &'a str)>,
-    plain: Option<Candidate<'a>>,
-    narrow: Option<Candidate<'a>>,
-    /// Whether some rule for this host and port has methods or paths.
-    narrowed: bool,
-    near_path: Option<Candidate<'a>>,
-    near_method: Option<Candidate<'a>>,
-    near_port: Option<Candidate<'a>>,
-}
-
-impl<'a> Search<'a> {
-    const fn new(port: Port, request: Option<(&'a str, &'a str)>) -> Self {
-        Self {
-            port,
-            request,
-            plain: None,
-            narrow: None,
-            narrowed: false,
-            near_path: None,
-            near_method: None,
-            near_port: None,
-        }
-    }
-
-    fn consider(&mut self, candidate: Candidate<'a>) {
-        let rule = candidate.rule;
-        if !rule.ports.contains(self.port) {
-            self.near_port = Candidate::better(self.near_port, candidate);
-            return;
-        }
-        if !rule.narrows() {
-            self.plain = Candidate::better(self.plain, candidate);
-            return;
-        }
-        self.narrowed = true;
-        match self.request {
-            Some((method, _)) if !rule.allows_method(method) => {
-                self.near_method = Candidate::better(self.near_method, candidate);
-            }
-            Some((_, path)) if !rule.allows_path(path) => {
-                self.near_path = Candidate::better(self.near_path, candidate);
-            }
-            // A stream to a narrowed host is let through to have each of its requests judged.
-            Some(_) | None => self.narrow = Candidate::better(self.narrow, candidate),
-        }
-    }
-
-    const fn narrowed(&self) -> bool {
-        self.narrowed
-    }
-
-    fn best(&self) -> Option<Candidate<'a>> {
-        if self.narrowed { self.narrow } else { self.plain }
-    }
-
-    /// The nearest miss names the reason.
-    fn miss(&self, host: &Host) -> Finding {
-        let literal = matches!(host, Host::Address(_));
-        let (reason, near) = match (self.near_path, self.near_method, self.near_port) {
-            (Some(near), _, _) => (Reason::PathNotAllowed, Some(near)),
-            (None, Some(near), _) => (Reason::MethodNotAllowed, Some(near)),
-            (None, None, Some(near)) => (Reason::PortNotAllowed, Some(near)),
-            (None, None, None) if literal => (Reason::AddressLiteralNotListed, None),
-            (None, None, None) => (Reason::NotListed, None),
-        };
-        Finding { reason, rule: near.map(Candidate::to_ref), name_exists: false }
     }
 }

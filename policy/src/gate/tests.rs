@@ -196,6 +196,16 @@ fn a_narrowed_host_is_not_opened_by_a_wider_plain_entry() {
 }
 
 #[test]
+fn the_end_of_a_narrowing_rule_opens_nothing() {
+    let until = Some(Timestamp::from_secs(1_800_000_000));
+    let narrow = Terms { methods: Some(vec!["GET".into()]), until, ..Terms::default() };
+    let rules = vec![allow("*.example.com:80"), entry("web.example.com:80", Action::Allow, Some(narrow))];
+    let bench = Bench::new(rules);
+    assert_eq!(bench.answer(request("DELETE", "web.example.com:80", "/")), "not_listed");
+    assert_eq!(bench.answer(request("DELETE", "other.example.com:80", "/")), "allow");
+}
+
+#[test]
 fn the_floor_cannot_be_lifted() {
     let bench = Bench::new(vec![allow("*:*"), allow("198.51.100.1:80"), allow("127.0.0.1:80")]);
     assert_eq!(bench.answer(stream("metadata.google.internal:80")), "metadata_endpoint");
@@ -301,7 +311,7 @@ fn a_live_stream_ends_with_its_rule_and_does_not_revive() {
     assert_eq!(bench.gate.still_allows(&live, NOW), Ok(()));
     assert_eq!(bench.gate.still_allows(&live, until), Err(Reason::PolicyChanged));
     assert_eq!(bench.gate.still_allows(&live, NOW), Err(Reason::PolicyChanged), "the clock stepped back");
-    let _ = bench.gate.close(&live, Ending { bytes_up: 3, bytes_down: 4, ..Ending::default() }, until);
+    drop(bench.gate.close(&live, Ending { bytes_up: 3, bytes_down: 4, ..Ending::default() }, until));
     assert_eq!(bench.seen(), ["allow - None", "close 3 4"]);
 }
 
