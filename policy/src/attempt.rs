@@ -149,7 +149,7 @@ pub enum Ask {
     },
     /// Something that could not be read as any of these; it is refused and recorded.
     Unreadable {
-        /// What was sent where a destination was expected, cut at 255 bytes. Observers escape it.
+        /// What was sent where a destination was expected, as [`Ask::unreadable`] shows it. Observers escape it.
         shown: Box<str>,
     },
 }
@@ -180,11 +180,11 @@ impl Ask {
         self.destination().map(|destination| destination.port)
     }
 
-    /// Something unreadable, cut at 255 bytes.
+    /// Something that could not be read, given as all that was sent where a destination was expected. It is shown
+    /// without credentials and queries, each byte as the character of its number, cut with its length and a hash.
     #[must_use]
-    pub fn unreadable(shown: &[u8]) -> Self {
-        let cut = shown.get(..255).unwrap_or(shown);
-        Self::Unreadable { shown: String::from_utf8_lossy(cut).into() }
+    pub fn unreadable(sent: &[u8]) -> Self {
+        Self::Unreadable { shown: crate::unreadable::shown(sent) }
     }
 }
 

@@ -30,6 +30,7 @@ pub mod sandbox;
 pub mod source;
 pub mod special;
 pub mod time;
+pub mod unreadable;
 
 pub use attempt::{Ask, Attempt, AttemptId, Inbound, QType};
 pub use decision::{
@@ -46,3 +47,4 @@ pub use rule::RuleRef;
 pub use sandbox::{ListenerName, Peer, SandboxId};
 pub use special::LocalAddresses;
 pub use time::Timestamp;
+pub use unreadable::CutMark;
