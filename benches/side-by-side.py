@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benches" / "load"))
 sys.dont_write_bytecode = True
 
+import counts  # noqa: E402
 import lab  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
@@ -41,6 +42,7 @@ def arguments():
     p.add_argument("--results", type=pathlib.Path, help="folder for samples and the report")
     p.add_argument("--tidegate", type=pathlib.Path, default=ROOT / "target/release/tidegate")
     p.add_argument("--load", type=pathlib.Path, default=ROOT / "benches/load/target/release/egress-load")
+    p.add_argument("--syscalls", action="store_true", help="count system calls instead (strace); times mean nothing")
     p.add_argument("--install", action="store_true", help="apt-get install the peers that are missing")
     p.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -86,9 +88,12 @@ class Run:
             except RuntimeError as e:
                 print(f"side-by-side: {e}", file=sys.stderr)
         try:
-            for n in range(min(self.a.rounds, row.rounds or self.a.rounds)):
+            for n in range(1 if self.a.syscalls else min(self.a.rounds, row.rounds or self.a.rounds)):
                 for s in alive:
-                    self.sample(name, row, s, n)
+                    if self.a.syscalls:
+                        self.count(name, row, s)
+                    else:
+                        self.sample(name, row, s, n)
         finally:
             for s in present:
                 s.stop()
@@ -115,6 +120,25 @@ class Run:
         cost = report.at(sample, row.cost[0])
         print(f"  {name} {n + 1} {s.name}: {cost:g} {row.cost[1]}, {report.at(sample, row.rate[0]):,} {row.rate[1]}"
               f"{report.flag([sample], row)}", file=sys.stderr)
+
+    def count(self, name, row, s):
+        """System calls per operation of one subject; the generator runs without warm-up, so that all is counted."""
+        if s.process is None or name == "idle":
+            return
+        argv = rows.command(row, s, f"{os.getpid()}c", self.a.seconds)
+        if row.timed and name != "latency":
+            argv += ["--warmup", "0"]
+        with counts.Counted(s.process.pid, self.run_dir / "strace.txt") as counted:
+            done = subprocess.run([str(self.a.load), *argv], capture_output=True, text=True,
+                                  preexec_fn=lab.pinned(lab.LOAD_CORE))
+        s.take_audit()
+        if done.returncode:
+            print(f"side-by-side: {name} {s.name}: {done.stderr.strip()}", file=sys.stderr)
+            return
+        seen = json.loads(done.stdout)
+        ops = seen["mib"] / 1024 if "mib" in seen else seen["ops"]
+        print(f"- {name}, {s.name}, {'a GiB' if 'mib' in seen else 'an operation'}: "
+              f"{counts.per_operation(counted.calls(), ops)}", flush=True)
 
     def start(self):
         """Milliseconds from exec to ready (/readyz where there is one, else the port answers)."""
@@ -162,12 +186,14 @@ def main():
     for name in a.only or [*rows.ROWS, "start"]:
         print(f"{name}:", file=sys.stderr)
         if name == "start":
-            run.start()
+            a.syscalls or run.start()
         elif rows.ROWS[name].awake:
             with lab.Awake():
                 run.row(name)
         else:
             run.row(name)
+    if a.syscalls:
+        return
     text = report.markdown(begin, run.samples)
     (a.results / "report.md").write_text(text)
     print(text)
