@@ -47,6 +47,17 @@ pub struct Question<'a> {
     pub over_tcp: bool,
     /// What the zone answers; none where the message cannot be read.
     pub usual: Option<Vec<u8>>,
+    /// Who asked over UDP, and a socket on the server's address but another port.
+    elsewhere: Option<(&'a UdpSocket, SocketAddr)>,
+}
+
+impl Question<'_> {
+    /// Sends the asker a datagram from the server's address but another port, as an off-path forger might.
+    pub fn send_from_another_port(&self, datagram: &[u8]) {
+        if let Some((socket, asker)) = self.elsewhere {
+            let _ = socket.send_to(datagram, asker);
+        }
+    }
 }
 
 /// Makes the messages that go back for one question: the usual one, a forged one before it, none at all.
@@ -62,6 +73,7 @@ struct Core {
     address: SocketAddr,
     udp: UdpSocket,
     tcp: TcpListener,
+    elsewhere: UdpSocket,
     stopped: AtomicBool,
     zone: RwLock<Zone>,
     delay: RwLock<Duration>,
@@ -86,6 +98,7 @@ impl DnsServer {
             address,
             udp: world.udp_bind(address)?,
             tcp: world.tcp_listen(address)?,
+            elsewhere: world.udp_bind(SocketAddr::new(address.ip(), 0))?,
             stopped: AtomicBool::new(false),
             zone: zone.into(),
             delay: Duration::ZERO.into(),
@@ -171,8 +184,11 @@ impl Core {
         reply.to_vec().ok()
     }
 
-    fn replies(&self, wire: &[u8], over_tcp: bool) -> Vec<Vec<u8>> {
-        (self.responder)(Question { wire, over_tcp, usual: self.answer(wire, over_tcp) })
+    /// The replies to a question; `asker` is known where it came over UDP.
+    fn replies(&self, wire: &[u8], asker: Option<SocketAddr>) -> Vec<Vec<u8>> {
+        let over_tcp = asker.is_none();
+        let elsewhere = asker.map(|asker| (&self.elsewhere, asker));
+        (self.responder)(Question { wire, over_tcp, usual: self.answer(wire, over_tcp), elsewhere })
     }
 
     fn note(&self, wire: &[u8], over_tcp: bool) {
@@ -190,7 +206,7 @@ impl Core {
     }
 
     fn send(&self, query: &[u8], peer: SocketAddr) {
-        for reply in self.replies(query, false) {
+        for reply in self.replies(query, Some(peer)) {
             // The asker may be gone; then nobody misses the answer.
             let _ = self.udp.send_to(&reply, peer);
         }
@@ -258,7 +274,7 @@ fn serve_stream(core: &Core, mut stream: TcpStream) -> io::Result<()> {
         stream.read_exact(&mut query)?;
         core.note(&query, true);
         thread::sleep(core.delay());
-        for reply in core.replies(&query, true) {
+        for reply in core.replies(&query, None) {
             let length = u16::try_from(reply.len()).map_err(io::Error::other)?;
             stream.write_all(&[&length.to_be_bytes()[..], &reply].concat())?;
         }

@@ -1,3 +1,16 @@
-//! The black-box tests: the built binary in a stand-in internet.
+//! The black-box tests: the built binary in a stand-in internet. How to write one: `tests/support/mod.rs`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a test that cannot go on should say where and end"
+)]
 
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bypass;
 mod lab;
+mod one_answer;
+mod serve;

@@ -1,0 +1,216 @@
+//! Whether what happened is what the case wants: its verdict, the default checks, and its assertions.
+
+use super::{
+    assertion::Assertion,
+    case::{Expect, Verdict},
+    evidence::{Bytes, Dns, Evidence, Exchange},
+};
+
+/// Judges the evidence; the error says what was wrong. A second acceptable outcome (`alt`) counts as well.
+pub fn judge(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
+    let first = judge_one(expect, evidence, layer);
+    let (Err(first), Some(alt)) = (&first, &expect.alt) else { return first };
+    let mut alt = (**alt).clone();
+    if alt.assert.is_empty()
+        && (alt.verdict, expect.verdict) != (Verdict::Allow, Verdict::Deny)
+        && alt.verdict == expect.verdict
+    {
+        // The same verdict in another form: what it must not do stays.
+        alt.assert.clone_from(&expect.assert);
+    }
+    judge_one(&alt, evidence, layer).map_err(|second| format!("{first}; nor the second outcome: {second}"))
+}
+
+fn judge_one(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
+    let assertions = expect
+        .assert
+        .iter()
+        .map(|text| {
+            Assertion::parse(text).map_err(|error| format!("{text}: {error}")).map(|parsed| (text, parsed))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    for exchange in &evidence.exchanges {
+        judge_exchange(expect, exchange, evidence, layer)?;
+    }
+    let about_upstream = assertions.iter().any(|(_, assertion)| assertion.subject().starts_with("upstream"));
+    if expect.verdict != Verdict::Allow && !about_upstream {
+        nothing_went_out(evidence)?;
+    }
+    for (text, assertion) in assertions {
+        assertion.check(evidence).map_err(|error| format!("{text}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn judge_exchange(
+    expect: &Expect,
+    exchange: &Exchange,
+    evidence: &Evidence<'_>,
+    layer: &str,
+) -> Result<(), String> {
+    match exchange {
+        // A case of several steps says "multi" and what holds over all; an "allow" there is about the log.
+        Exchange::Bytes(bytes)
+            if layer == "log" && evidence.exchanges.len() > 1 && expect.verdict == Verdict::Allow =>
+        {
+            if bytes.responses.is_empty() { Err("no answer".into()) } else { Ok(()) }
+        }
+        Exchange::Bytes(bytes) => judge_bytes(expect, bytes, evidence),
+        Exchange::Dns(dns) => judge_dns(expect, dns),
+        Exchange::Command { status } => match (expect.verdict, *status == Some(0)) {
+            (Verdict::Allow, true) | (Verdict::Deny | Verdict::Error, false) => Ok(()),
+            // Assertions outrank a command's exit status.
+            _ if !expect.assert.is_empty() => Ok(()),
+            (verdict, _) => Err(format!("{verdict:?} wanted, exit status {status:?}")),
+        },
+        Exchange::Probe { address, inside, response } => {
+            let allowed = response.is_tunnel();
+            let wanted = (expect.verdict == Verdict::Allow) == *inside;
+            if allowed == wanted && (allowed || response.status == 403) {
+                Ok(())
+            } else {
+                Err(format!("{address}: status {} {:?}", response.status, response.reason()))
+            }
+        }
+        Exchange::Timed { last, .. } => {
+            last.iter().try_for_each(|exchange| judge_exchange(expect, exchange, evidence, layer))
+        }
+        Exchange::Many { statuses } => {
+            let wrong = statuses.iter().filter(|status| match (expect.verdict, expect.status) {
+                (_, Some(wanted)) => **status != wanted,
+                (Verdict::Allow, None) => **status >= 400,
+                (_, None) => **status < 400,
+            });
+            match wrong.count() {
+                0 => Ok(()),
+                wrong => {
+                    Err(format!("{wrong} of {} answers were others: {:?}", statuses.len(), statuses.first()))
+                }
+            }
+        }
+    }
+}
+
+fn judge_bytes(expect: &Expect, bytes: &Bytes, evidence: &Evidence<'_>) -> Result<(), String> {
+    let last = bytes.responses.last();
+    let status = last.map(|response| response.status);
+    let seen = || match last {
+        Some(last) => format!("status {} {:?}, ended {}", last.status, last.reason(), bytes.ended),
+        None => format!("no response, {:?}, ended {}", String::from_utf8_lossy(&bytes.received), bytes.ended),
+    };
+    let wrong = |what: &str| Err(format!("{what} wanted: {}", seen()));
+    match expect.verdict {
+        Verdict::Allow => {
+            let Some(status) = status else { return wrong("an answer") };
+            if expect.status.map_or(status >= 400, |wanted| wanted != status) {
+                return wrong(&format!("{:?}", expect.status));
+            }
+            if !bytes.sent_in_tunnel.is_empty() {
+                let sent = &bytes.sent_in_tunnel;
+                if !evidence.contacts.iter().any(|contact| contact.received().ends_with(sent)) {
+                    return wrong("the tunnel's bytes at the origin");
+                }
+            } else if bytes.tunnel().is_some() && bytes.ended {
+                return wrong("a tunnel that stands");
+            }
+            Ok(())
+        }
+        Verdict::Deny | Verdict::Error => {
+            if let Some(wanted) = expect.status {
+                // Both are right for a client that nobody knows.
+                let same = status == Some(wanted) || (wanted == 407 && status == Some(403));
+                return if same { Ok(()) } else { wrong(&wanted.to_string()) };
+            }
+            if bytes.socks_reply() == Some(0) {
+                return wrong("a SOCKS refusal");
+            }
+            if bytes.tunnel().is_some() {
+                return if bytes.ended { Ok(()) } else { wrong("a closed tunnel") };
+            }
+            match status {
+                Some(status) if status >= 400 => Ok(()),
+                None if bytes.ended => Ok(()),
+                _ => wrong("a refusal"),
+            }
+        }
+    }
+}
+
+fn judge_dns(expect: &Expect, dns: &Dns) -> Result<(), String> {
+    let Some(rcode) = dns.rcode() else {
+        // RFC 9619 allows silence to what is no question at all; everything else must be answered.
+        return match (expect.verdict, dns.query.len() < 12) {
+            (Verdict::Error, true) => Ok(()),
+            _ => Err("no answer".into()),
+        };
+    };
+    let empty_is_right = expect.assert.iter().any(|assert| assert == "answers==0");
+    let right = match &expect.rcode {
+        Some(wanted) if wanted == "NOERROR" => {
+            rcode == "NOERROR" || empty_is_right && rcode == "NOERROR-empty"
+        }
+        Some(wanted) => rcode == *wanted,
+        None if !expect.rcode_any.is_empty() => expect.rcode_any.contains(&rcode),
+        // Several look-ups of which some are allowed: the assertions say which.
+        None => true,
+    };
+    if right {
+        Ok(())
+    } else {
+        Err(format!("{:?} {:?} wanted, rcode {rcode}", expect.rcode, expect.rcode_any))
+    }
+}
+
+/// The default for everything refused: no origin was dialled. Where the gateway had said yes before (a tunnel that its hello
+/// betrayed, an earlier request on the connection), the refused part must be absent.
+fn nothing_went_out(evidence: &Evidence<'_>) -> Result<(), String> {
+    let responses = || {
+        evidence
+            .exchanges
+            .iter()
+            .filter_map(|exchange| if let Exchange::Bytes(bytes) = exchange { Some(bytes) } else { None })
+    };
+    let tunnels = responses().any(|bytes| bytes.tunnel().is_some());
+    let yes = responses().flat_map(|bytes| &bytes.responses).filter(|response| response.status < 400).count();
+    let probes = evidence.exchanges.iter().any(|exchange| matches!(exchange, Exchange::Probe { .. }));
+    if probes {
+        return Ok(());
+    }
+    if tunnels {
+        return match evidence.upstream_bytes() {
+            0 => Ok(()),
+            bytes => Err(format!("{bytes} bytes reached an origin")),
+        };
+    }
+    if yes > 0 {
+        let requests = evidence.requests().len();
+        return if requests <= yes {
+            Ok(())
+        } else {
+            Err(format!("{requests} requests reached an origin, {yes} were allowed"))
+        };
+    }
+    match evidence.dials().as_slice() {
+        [] => Ok(()),
+        dialled => Err(format!("dialled {dialled:?}")),
+    }
+}
+
+/// One word for what became of an exchange, for `verdicts[n]`.
+pub fn verdict_of(exchange: &Exchange) -> &'static str {
+    match exchange {
+        Exchange::Bytes(bytes) => match bytes.responses.last().map(|last| last.status) {
+            Some(403 | 407 | 421) => "deny",
+            Some(status) if status >= 400 => "error",
+            Some(_) if bytes.ended && bytes.tunnel().is_some() => "deny",
+            Some(_) => "allow",
+            None => "error",
+        },
+        Exchange::Dns(dns) => match dns.rcode().as_deref() {
+            Some("NOERROR") => "allow",
+            Some("FORMERR" | "SERVFAIL") | None => "error",
+            Some(_) => "deny",
+        },
+        _ => "other",
+    }
+}

@@ -1,0 +1,311 @@
+//! Invariant 2, "one answer": the same attempt gets the same decision and the same reason through every inbound and
+//! `explain`; and invariant 4: after all of it, nobody upstream has heard of a denied name.
+
+use std::{fmt::Write, net::IpAddr};
+
+use hickory_proto::rr::RecordType;
+use serde_json::Value;
+
+use crate::support::{PROXY_DNS, Scene, ask, extended_error, run_tidegate};
+
+const POLICY: &str = r#"
+[policy.base]
+allow = [
+    "api.example.com:443,80", "*.w.example.com:443,80", "git.example.com:22", "www.straße.example:80",
+    "203.0.113.20:443,80", "[2001:db8:cafe::20]:80", "10.20.0.5:5432",
+    "imds.example.com:80", "rfc1918.example.com:80", "mapped.example.com:80", "nat64.example.com:80",
+    "wire.example.com:80", "gateway.example.com:80", "inside.example.com:80", "loopback.example.com:80",
+    "multicast.example.com:80", "mixed.example.com:80", "cloaked.example.com:80", "gone.example.com:80",
+]
+deny = ["bad.w.example.com", "tracker.test", "203.0.113.99"]
+
+[internal.billing]
+host = "billing.corp.example"
+addresses = ["10.0.3.7/32"]
+ports = [8443]
+
+[sandbox.s1]
+policies = ["base"]
+internal = ["billing"]
+identify = [{ default = true }]
+"#;
+
+/// What the world answers.
+const ZONE: &[(&str, &[&str])] = &[
+    ("api.example.com", &["A 203.0.113.10", "AAAA 2001:db8:cafe::10"]),
+    ("a.w.example.com", &["A 203.0.113.11"]),
+    ("bad.w.example.com", &["A 203.0.113.66"]),
+    ("git.example.com", &["A 203.0.113.17"]),
+    ("www.xn--strae-oqa.example", &["A 203.0.113.18"]),
+    ("other.example.com", &["A 203.0.113.66"]),
+    ("tracker.test", &["A 203.0.113.66"]),
+    ("imds.example.com", &["A 169.254.169.254"]),
+    ("rfc1918.example.com", &["A 10.0.0.1"]),
+    ("mapped.example.com", &["AAAA ::ffff:10.0.0.1"]),
+    ("nat64.example.com", &["AAAA 64:ff9b::a9fe:a9fe"]),
+    ("wire.example.com", &["A 168.63.129.16"]),
+    ("gateway.example.com", &["A 203.0.113.1"]),
+    ("inside.example.com", &["A 10.200.0.1"]),
+    ("loopback.example.com", &["A 127.0.0.1"]),
+    ("multicast.example.com", &["A 224.0.0.1"]),
+    ("mixed.example.com", &["A 169.254.169.254", "A 203.0.113.12"]),
+    ("cloaked.example.com", &["CNAME tracker.test."]),
+    ("metadata.google.internal", &["A 203.0.113.66"]),
+];
+
+/// What must come of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Allowed,
+    /// The name itself is denied: DNS says NXDOMAIN with the same reason, and nothing is asked upstream.
+    NameDenied(&'static str),
+    /// The name is right and the port is not: DNS answers.
+    PortDenied(&'static str),
+    /// Every address is forbidden: DNS gives no address, with the same reason.
+    AddressDenied(&'static str),
+    /// A literal: there is nothing to look up.
+    LiteralDenied(&'static str),
+    LiteralAllowed,
+    /// Allowed, and the world does not know it.
+    UpstreamFailed(&'static str),
+}
+
+use Answer::{AddressDenied, Allowed, LiteralAllowed, LiteralDenied, NameDenied, PortDenied, UpstreamFailed};
+
+const ASKS: &[(&str, u16, Answer)] = &[
+    ("api.example.com", 443, Allowed),
+    ("api.example.com", 80, Allowed),
+    ("API.Example.com.", 80, Allowed),
+    ("a.w.example.com", 80, Allowed),
+    ("git.example.com", 22, Allowed),
+    ("www.xn--strae-oqa.example", 80, Allowed),
+    ("billing.corp.example", 8443, Allowed),
+    ("mixed.example.com", 80, Allowed),
+    ("api.example.com", 8080, PortDenied("port_not_allowed")),
+    ("git.example.com", 80, PortDenied("port_not_allowed")),
+    ("billing.corp.example", 80, PortDenied("port_not_allowed")),
+    ("other.example.com", 80, NameDenied("not_listed")),
+    ("example.com", 443, NameDenied("not_listed")),
+    ("w.example.com", 80, NameDenied("not_listed")),
+    ("bad.w.example.com", 80, NameDenied("denied_by_rule")),
+    ("tracker.test", 443, NameDenied("denied_by_rule")),
+    ("metadata.google.internal", 80, NameDenied("metadata_endpoint")),
+    ("imds.example.com", 80, AddressDenied("metadata_endpoint")),
+    ("rfc1918.example.com", 80, AddressDenied("address_not_public")),
+    ("mapped.example.com", 80, AddressDenied("address_not_public")),
+    ("nat64.example.com", 80, AddressDenied("metadata_endpoint")),
+    ("wire.example.com", 80, AddressDenied("metadata_endpoint")),
+    ("gateway.example.com", 80, AddressDenied("gateway_address")),
+    ("inside.example.com", 80, AddressDenied("gateway_address")),
+    ("loopback.example.com", 80, AddressDenied("gateway_address")),
+    ("multicast.example.com", 80, AddressDenied("address_forbidden")),
+    ("cloaked.example.com", 80, AddressDenied("denied_by_rule")),
+    ("gone.example.com", 80, UpstreamFailed("upstream_dns_failed")),
+    ("203.0.113.20", 80, LiteralAllowed),
+    ("2001:db8:cafe::20", 80, LiteralAllowed),
+    ("10.20.0.5", 5432, LiteralAllowed),
+    ("203.0.113.20", 8080, LiteralDenied("address_literal_not_listed")),
+    ("203.0.113.21", 80, LiteralDenied("address_literal_not_listed")),
+    ("203.0.113.99", 80, LiteralDenied("denied_by_rule")),
+    ("169.254.169.254", 80, LiteralDenied("metadata_endpoint")),
+    ("168.63.129.16", 80, LiteralDenied("metadata_endpoint")),
+    ("::ffff:169.254.169.254", 80, LiteralDenied("metadata_endpoint")),
+    ("64:ff9b::a9fe:a9fe", 80, LiteralDenied("metadata_endpoint")),
+    ("203.0.113.1", 80, LiteralDenied("gateway_address")),
+    ("127.0.0.1", 80, LiteralDenied("gateway_address")),
+    ("::1", 80, LiteralDenied("gateway_address")),
+    ("0.0.0.0", 80, LiteralDenied("address_forbidden")),
+    ("224.0.0.1", 80, LiteralDenied("address_forbidden")),
+];
+
+impl Answer {
+    /// The reason that every inbound must give, or none.
+    fn reason(self) -> Option<&'static str> {
+        match self {
+            Allowed | LiteralAllowed => None,
+            NameDenied(code) | PortDenied(code) | AddressDenied(code) | LiteralDenied(code)
+            | UpstreamFailed(code) => Some(code),
+        }
+    }
+
+    fn decision(self) -> &'static str {
+        match self {
+            Allowed | LiteralAllowed | UpstreamFailed(_) => "allow",
+            _ => "deny",
+        }
+    }
+
+    fn status(self) -> u16 {
+        match self {
+            Allowed | LiteralAllowed => 200,
+            UpstreamFailed(_) => 502,
+            _ => 403,
+        }
+    }
+}
+
+#[test]
+fn the_same_attempt_gets_the_same_answer_everywhere_and_no_denied_name_is_asked() {
+    let mut builder = Scene::new().policy(POLICY).ports([22, 5432, 8080, 8443]);
+    for (name, records) in ZONE {
+        builder = builder.resolving(name, records);
+    }
+    let Some(scene) = builder.start() else { return };
+
+    let mut wrong = String::new();
+    for &(host, port, answer) in ASKS {
+        for (inbound, found) in [
+            ("connect", connect(&scene, host, port)),
+            ("http", http(&scene, host, port)),
+            ("socks5", socks5(&scene, host, port, answer)),
+            ("explain", explain(&scene, host, port)),
+        ] {
+            // `explain` resolves and judges; it does not dial, so a name without addresses is its failure too.
+            let wanted = (answer.decision().to_owned(), answer.reason().map(str::to_owned));
+            if let Some(found) = found
+                && found != wanted
+            {
+                writeln!(wrong, "{inbound} {host}:{port}: {found:?}, wanted {wanted:?}").unwrap();
+            }
+        }
+        if let Err(found) = dns(&scene, host, answer) {
+            writeln!(wrong, "dns {host}: {found}, wanted {answer:?}").unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+
+    for &(host, _, answer) in ASKS {
+        let asked = scene.dns().asked_under(host);
+        if let NameDenied(_) = answer
+            && !ASKS.iter().any(|(other, _, answer)| {
+                other.ends_with(&format!(".{host}")) && !matches!(answer, NameDenied(_))
+            })
+        {
+            assert!(asked.is_empty(), "{host} was asked upstream: {asked:?}");
+        }
+        let exactly = |name: &str| name.trim_end_matches('.').eq_ignore_ascii_case(host);
+        if matches!(answer, NameDenied(_)) {
+            assert!(!asked.iter().any(|asked| exactly(&asked.name)), "{host} was asked upstream");
+        }
+    }
+}
+
+/// A decision and its reason, as a client and the audit log saw it.
+type Found = (String, Option<String>);
+
+fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The last decision event, which must be of this inbound.
+fn logged(scene: &Scene, inbound: &str) -> Found {
+    let events = scene.gateway().audit();
+    let event = events.iter().rev().find(|event| event["event"] == "decision").expect("a decision is logged");
+    assert_eq!(event["inbound"], inbound, "{event}");
+    let text = |field: &str| event.get(field).and_then(Value::as_str).map(str::to_owned);
+    (text("decision").expect("a decision event has a decision"), text("reason"))
+}
+
+fn connect(scene: &Scene, host: &str, port: u16) -> Option<Found> {
+    let mut client = scene.client();
+    let to = authority(host, port);
+    client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes());
+    let response = client.response();
+    let (decision, reason) = logged(scene, "connect");
+    let shown = (response.status != 200).then(|| response.reason().map(str::to_owned)).flatten();
+    Some((by_status(response.status, decision), consistent(reason, shown)))
+}
+
+fn http(scene: &Scene, host: &str, port: u16) -> Option<Found> {
+    // Plain HTTP on the TLS port and to servers of other protocols is another question.
+    if port != 80 && port != 8080 {
+        return None;
+    }
+    let mut client = scene.client();
+    let to = authority(host, port);
+    client.send(format!("GET http://{to}/ HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").as_bytes());
+    let response = client.response();
+    let (decision, reason) = logged(scene, "http");
+    let shown = response.reason().map(str::to_owned);
+    Some((by_status(response.status, decision), consistent(reason, shown)))
+}
+
+fn socks5(scene: &Scene, host: &str, port: u16, answer: Answer) -> Option<Found> {
+    let reply = scene.client().socks5(host, port);
+    let (decision, reason) = logged(scene, "socks5");
+    let right = match answer.status() {
+        200 => reply.0 == 0,
+        403 => reply.0 == 2,
+        // "Host unreachable" or "general failure" (RFC 1928 §6).
+        _ => matches!(reply.0, 1 | 4),
+    };
+    Some((if right { decision } else { format!("{decision} with reply {}", reply.0) }, reason))
+}
+
+fn explain(scene: &Scene, host: &str, port: u16) -> Option<Found> {
+    let config = scene.gateway().config_file();
+    let target = authority(host, port);
+    let args = ["explain", "--config", config.to_str()?, "--sandbox", "s1", "--resolve", "--json", &target];
+    let output = run_tidegate(scene.lab(), args);
+    let Ok(said) = serde_json::from_slice::<Value>(&output.stdout) else {
+        return Some((format!("{:?} {}", output.status, String::from_utf8_lossy(&output.stderr)), None));
+    };
+    let text = |field: &str| said.get(field).and_then(Value::as_str).map(str::to_owned);
+    let decision = text("decision").unwrap_or_default();
+    let exit = if decision == "allow" { 0 } else { 1 };
+    let decision = if output.status.code() == Some(exit) {
+        decision
+    } else {
+        format!("{decision} with {}", output.status)
+    };
+    Some((decision, text("reason")))
+}
+
+fn dns(scene: &Scene, host: &str, answer: Answer) -> Result<(), String> {
+    if host.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let ask = |kind| {
+        ask(scene.lab(), PROXY_DNS.parse().expect("an address"), host, kind)
+            .map_err(|error| error.to_string())
+    };
+    let (v4, v6) = (ask(RecordType::A)?, ask(RecordType::AAAA)?);
+    let addresses =
+        v4.answers.iter().chain(&v6.answers).filter(|record| record.data.ip_addr().is_some()).count();
+    let rcodes = [v4.metadata.response_code, v6.metadata.response_code].map(|code| format!("{code:?}"));
+    let reasons = [&v4, &v6].map(|message| extended_error(message).map(|(_, text)| text).unwrap_or_default());
+    let found = || Err(format!("{rcodes:?}, {addresses} addresses, {reasons:?}"));
+    match answer {
+        Allowed | PortDenied(_) if addresses > 0 => Ok(()),
+        // An ancestor of an allowed name exists, and has nothing (RFC 8020).
+        NameDenied(code) if addresses == 0 && reasons.iter().all(|reason| reason.contains(code)) => {
+            let ancestor = ASKS.iter().any(|(other, _, answer)| {
+                other.ends_with(&format!(".{host}")) && !matches!(answer, NameDenied(_))
+            });
+            let wanted = if ancestor { "NoError" } else { "NXDomain" };
+            if rcodes.iter().all(|rcode| rcode == wanted) { Ok(()) } else { found() }
+        }
+        AddressDenied(code) if addresses == 0 && reasons.iter().any(|reason| reason.contains(code)) => {
+            if rcodes.iter().all(|rcode| rcode == "NoError") {
+                Ok(())
+            } else {
+                found()
+            }
+        }
+        UpstreamFailed(_) if addresses == 0 => Ok(()),
+        _ => found(),
+    }
+}
+
+/// What the log says, unless the client was told something else.
+fn by_status(status: u16, decision: String) -> String {
+    let told = match status {
+        200 | 502 | 504 => "allow",
+        _ => "deny",
+    };
+    if told == decision { decision } else { format!("{decision} in the log, status {status}") }
+}
+
+fn consistent(logged: Option<String>, shown: Option<String>) -> Option<String> {
+    if logged == shown { logged } else { Some(format!("{logged:?} in the log, {shown:?} shown")) }
+}

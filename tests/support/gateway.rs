@@ -1,0 +1,223 @@
+//! The built `tidegate serve` as a process in a lab, from its config file to its last audit line.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegate::lab::{HostFile, Lab};
+
+use super::{PATIENCE, eventually};
+
+/// Where `/metrics`, `/healthz` and `/readyz` are.
+const METRICS: &str = "127.0.0.1:9464";
+
+/// What the config file of a test's gateway says besides policies and sandboxes.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// The tables of the test itself, as TOML.
+    pub policy: String,
+    /// `[listen] proxy`.
+    pub proxy: Vec<String>,
+    /// `[listen] dns`.
+    pub dns: Vec<String>,
+    /// `[dns] upstreams`.
+    pub upstreams: Vec<String>,
+    /// `[addresses] own`.
+    pub own: Vec<String>,
+    /// `[addresses] treat_as_public`.
+    pub treat_as_public: Vec<String>,
+    /// `[addresses] nat64`.
+    pub nat64: Vec<String>,
+    /// `[timeouts]`, line by line.
+    pub timeouts: Vec<String>,
+    /// Files of the host that the gateway sees otherwise.
+    pub host_files: Vec<HostFile>,
+}
+
+/// A running gateway; it is killed with this value.
+pub struct Gateway {
+    child: Option<Child>,
+    dir: TempDir,
+}
+
+/// A gateway that did not come up: what it said and how it ended.
+#[derive(Debug)]
+pub struct NotStarted {
+    /// Its standard error.
+    pub stderr: String,
+    /// Its exit status; none where it neither ended nor became ready.
+    pub status: Option<ExitStatus>,
+}
+
+impl GatewayConfig {
+    /// The tables that stand behind the test's own. They come last, so that a byte order mark or a broken first line of
+    /// the test stays where it is.
+    fn tables(&self, audit: &Path) -> String {
+        let list = |items: &[String]| {
+            let quoted: Vec<_> = items.iter().map(|item| format!("{item:?}")).collect();
+            format!("[{}]", quoted.join(", "))
+        };
+        format!(
+            "\n[listen]\nproxy = {}\ndns = {}\nmetrics = \"{METRICS}\"\n\n[dns]\nupstreams = {}\n\n[audit]\npath = {:?}\n\n\
+             [addresses]\nown = {}\ntreat_as_public = {}\nnat64 = {}\n\n[timeouts]\n{}\n",
+            list(&self.proxy),
+            list(&self.dns),
+            list(&self.upstreams),
+            audit,
+            list(&self.own),
+            list(&self.treat_as_public),
+            list(&self.nat64),
+            self.timeouts.join("\n"),
+        )
+    }
+
+    /// The whole file, with the audit log beside it.
+    pub fn text(&self, dir: &Path) -> String {
+        format!("{}{}", self.policy, self.tables(&dir.join("audit.jsonl")))
+    }
+
+    /// Writes the file into `dir` as the gateway wants it: nobody else may write it.
+    pub fn write(&self, dir: &Path) -> PathBuf {
+        let path = dir.join("tidegate.toml");
+        fs::write(&path, self.text(dir)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+}
+
+impl Gateway {
+    /// Starts a gateway on the lab's gateway host and waits until it says that it is ready.
+    pub fn start(lab: &Lab, config: &GatewayConfig) -> Result<Gateway, NotStarted> {
+        let dir = tempfile::Builder::new().prefix("tidegate-test-").tempdir().unwrap();
+        let file = config.write(dir.path());
+        let ready = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        ready.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let stderr = fs::File::create(dir.path().join("stderr")).unwrap();
+        let mut command = tidegate(["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        command
+            .env("NOTIFY_SOCKET", dir.path().join("notify"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        let child = lab.gateway().spawn_seeing(&config.host_files, &mut command).unwrap();
+        let mut gateway = Gateway { child: Some(child), dir };
+        let until = Instant::now() + PATIENCE;
+        let mut message = [0; 256];
+        while Instant::now() < until {
+            if let Ok(length) = ready.recv(&mut message)
+                && message[..length].split(|&byte| byte == b'\n').any(|line| line == b"READY=1")
+            {
+                return Ok(gateway);
+            }
+            if let Some(status) = gateway.child.as_mut().unwrap().try_wait().unwrap() {
+                gateway.child = None;
+                return Err(NotStarted { stderr: gateway.stderr(), status: Some(status) });
+            }
+        }
+        Err(NotStarted { stderr: gateway.stderr(), status: None })
+    }
+
+    /// The folder of its config, audit log and standard error.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The config file.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.path().join("tidegate.toml")
+    }
+
+    /// The audit log as text.
+    pub fn audit_text(&self) -> String {
+        fs::read_to_string(self.dir.path().join("audit.jsonl")).unwrap_or_default()
+    }
+
+    /// The audit log, each line read as JSON.
+    pub fn audit(&self) -> Vec<Value> {
+        let text = self.audit_text();
+        let whole = text.lines().filter(|line| !line.is_empty());
+        whole
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect()
+    }
+
+    /// What it said on standard error so far.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Whether the process runs.
+    pub fn alive(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(self.child.as_ref().expect("the gateway runs"))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Ends it with SIGTERM and waits.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        let child = self.child.as_mut().unwrap();
+        let status = eventually("the gateway ends after SIGTERM", || child.try_wait().unwrap());
+        self.child = None;
+        status
+    }
+
+    /// GETs a path of the metrics listener: the status and the body.
+    pub fn metrics(&self, lab: &Lab, path: &str) -> (u16, String) {
+        let mut stream = lab.gateway().tcp_connect(METRICS.parse().unwrap(), PATIENCE).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {METRICS}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            eprintln!(
+                "--- the gateway's standard error\n{}--- its audit log\n{}",
+                self.stderr(),
+                self.audit_text()
+            );
+        }
+    }
+}
+
+/// Runs `tidegate` with these arguments on the lab's gateway host and waits for its end.
+pub fn run_tidegate<S: AsRef<OsStr>>(lab: &Lab, args: impl IntoIterator<Item = S>) -> Output {
+    let mut command = tidegate(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    lab.gateway().spawn(&mut command).unwrap().wait_with_output().unwrap()
+}
+
+fn tidegate<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "the tests start the program that they test")]
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args);
+    command
+}
