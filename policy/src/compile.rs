@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::policy::{Policy, Sandbox};
+use crate::rule::{Action, Rule, RuleRef};
 use crate::ruleset::RuleSet;
 use crate::sandbox::Identities;
-use crate::source::{Place, RuleConflict, Source};
+use crate::source::{RuleConflict, Source};
 
 impl Policy {
     /// Compiles what authors wrote.
@@ -38,11 +39,7 @@ impl Policy {
             let named = table.policies.iter().filter_map(|name| sets.get(name));
             let opened = table.internal.iter().filter_map(|name| internals.get(name));
             let sets: Vec<_> = named.chain(opened).cloned().collect();
-            for conflict in shadowed(&sets) {
-                if !conflicts.contains(&conflict) {
-                    conflicts.push(conflict);
-                }
-            }
+            conflicts.extend(shadowed(&sets));
             let sandbox = Sandbox {
                 id: table.id.clone(),
                 sets,
@@ -60,27 +57,23 @@ impl Policy {
     }
 }
 
-/// Finds plain entries beside narrowing rules with the same host pattern and a port in common.
+/// Finds plain entries beside narrowing rules that cover the same host and a port of theirs.
 fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
-    let all = || sets.iter().flat_map(|set| set.rules().iter().map(move |rule| (set, rule)));
-    let allows = |rule: &crate::rule::Rule| rule.action == crate::rule::Action::Allow;
-    let narrowing: Vec<_> = all().filter(|(_, rule)| allows(rule) && rule.narrows()).collect();
+    let allows = || {
+        let rules =
+            sets.iter().flat_map(|set| set.rules().iter().zip(0..).map(move |(rule, at)| (set, at, rule)));
+        rules.filter(|(.., rule)| rule.action == Action::Allow)
+    };
+    let narrowing: Vec<_> = allows().filter(|(.., rule)| rule.narrows()).collect();
     if narrowing.is_empty() {
         return Vec::new();
     }
-    let place = |set: &RuleSet, line| Place { file: set.file().into(), line, column: 1 };
-    let mut found = Vec::new();
-    for (set, plain) in all().filter(|(_, rule)| allows(rule) && !rule.narrows()) {
-        let beside = narrowing
-            .iter()
-            .find(|(_, narrow)| narrow.host == plain.host && narrow.ports.overlaps(&plain.ports));
-        if let Some((other, narrow)) = beside {
-            found.push(RuleConflict {
-                host: plain.host.to_string(),
-                plain: place(set, plain.line),
-                narrowing: place(other, narrow.line),
-            });
-        }
-    }
-    found
+    let to_ref = |set: &Arc<RuleSet>, at| RuleRef::new(Arc::clone(set), at);
+    let plain = allows().filter(|(.., rule)| !rule.narrows());
+    let conflicts = plain.filter_map(|(set, at, plain)| {
+        let hides = |rule: &Rule| rule.host.covers(&plain.host) && rule.ports.overlaps(&plain.ports);
+        let (other, beside, _) = narrowing.iter().find(|(.., rule)| hides(rule))?;
+        Some(RuleConflict { plain: to_ref(set, at), narrowing: to_ref(other, *beside) })
+    });
+    conflicts.collect()
 }

@@ -17,6 +17,7 @@ pub mod decision;
 pub mod destination;
 pub mod event;
 pub mod explain;
+pub mod file;
 pub mod gate;
 pub mod hostname;
 pub mod path;

@@ -113,6 +113,24 @@ impl HostPattern {
         matches!(self, HostPattern::Net(net) if net.contains(&special::canonical(address)))
     }
 
+    /// Whether every host that `other` covers is covered by this pattern too.
+    pub fn covers(&self, other: &HostPattern) -> bool {
+        match (self, other) {
+            (HostPattern::Net(wide), HostPattern::Net(narrow)) => wide.contains(narrow),
+            (_, HostPattern::Exact(name)) => self.matches_name(name),
+            (HostPattern::Any, _) => !matches!(other, HostPattern::Net(_)),
+            (HostPattern::Below(wide), HostPattern::ApexAndBelow(narrow)) => narrow.is_below(wide.as_str()),
+            (
+                HostPattern::Below(wide) | HostPattern::ApexAndBelow(wide),
+                HostPattern::Below(narrow)
+                | HostPattern::ApexAndBelow(narrow)
+                | HostPattern::InnerStar { after: narrow, .. },
+            ) => narrow.is_at_or_below(wide.as_str()),
+            (star @ HostPattern::InnerStar { .. }, other) => star == other,
+            _ => false,
+        }
+    }
+
     /// How closely it names a host.
     pub fn specificity(&self) -> Specificity {
         match self {

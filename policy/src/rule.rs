@@ -10,6 +10,7 @@ use crate::attempt::QType;
 use crate::path::PathPattern;
 use crate::pattern::{HostPattern, PortSet};
 use crate::ruleset::RuleSet;
+use crate::source::Place;
 use crate::time::Timestamp;
 
 /// What a rule does with the attempts that it matches.
@@ -57,12 +58,14 @@ pub struct Rule {
     pub name: RuleName,
     /// The line of the file where it stands, counted from 1.
     pub line: u32,
+    /// The column, in characters, counted from 1.
+    pub column: u32,
     /// What else it asks for; `None` for a plain entry.
     pub terms: Option<Box<Terms>>,
 }
 
 /// What a rule asks for beyond host and port.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// The only methods allowed; `None` is any.
     pub methods: Option<Vec<Box<str>>>,
@@ -213,6 +216,13 @@ impl RuleRef {
     #[must_use]
     pub fn file(&self) -> &str {
         self.set.file()
+    }
+
+    /// The file, line and column where the rule stands.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        let rule = self.rule();
+        Place { file: self.set.file().into(), line: rule.line, column: rule.column }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::policy::Mode;
-use crate::rule::Rule;
+use crate::rule::{Rule, RuleRef};
 use crate::sandbox::{Evidence, SandboxId};
 use crate::special::AddressBook;
 
@@ -77,13 +77,11 @@ pub struct Source {
     pub addresses: AddressBook,
 }
 
-/// A plain entry beside a rule with methods or paths for the same host and port, in one sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A plain entry beside a rule with methods or paths that covers the same host and port, in one sandbox.
+#[derive(Clone, Debug, PartialEq)]
 pub struct RuleConflict {
-    /// The host pattern of both.
-    pub host: String,
-    /// Where the plain entry stands.
-    pub plain: Place,
-    /// Where the narrowing rule stands.
-    pub narrowing: Place,
+    /// The entry that looks as if it allowed everything there, and allows nothing.
+    pub plain: RuleRef,
+    /// The rule beside it.
+    pub narrowing: RuleRef,
 }

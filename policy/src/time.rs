@@ -31,6 +31,12 @@ impl Timestamp {
         self.0 / 1_000_000
     }
 
+    /// This point and some nanoseconds more.
+    #[must_use]
+    pub const fn plus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
     /// Nanoseconds from `earlier` to this point; zero where `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {

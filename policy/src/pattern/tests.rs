@@ -258,6 +258,29 @@ fn wide_patterns_need_broad() {
 }
 
 #[test]
+fn a_pattern_covers_what_it_contains() {
+    let order =
+        ["*", ".example.com", "*.example.com", "*.a.example.com", "b.*.a.example.com", "b.c.a.example.com"];
+    let read: Vec<_> = order.iter().map(|text| HostPattern::parse(text).unwrap()).collect();
+    for (i, wide) in read.iter().enumerate() {
+        for (j, narrow) in read.iter().enumerate() {
+            assert_eq!(wide.covers(narrow), i <= j, "{wide} covers {narrow}");
+        }
+    }
+    let covers = |wide: &str, narrow: &str| {
+        HostPattern::parse(wide).unwrap().covers(&HostPattern::parse(narrow).unwrap())
+    };
+    assert!(covers(".example.com", ".a.example.com") && covers("*.example.com", ".a.example.com"));
+    assert!(!covers("*.example.com", ".example.com") && !covers("*.example.com", "example.com"));
+    assert!(
+        !covers("*", "localhost")
+            && !covers("*", "10.0.0.0/24")
+            && !covers("b.*.example.com", "*.example.com")
+    );
+    assert!(covers("10.0.0.0/24", "10.0.0.7") && !covers("10.0.0.0/24", "10.0.0.0/23"));
+}
+
+#[test]
 fn specificity_orders_patterns() {
     let order = ["*", "*.example.com", "api.*.example.com", "api.example.com"];
     let read: Vec<_> = order.iter().map(|text| HostPattern::parse(text).unwrap().specificity()).collect();

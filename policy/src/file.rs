@@ -1,0 +1,100 @@
+//! The config file: from text to tables, and from the tables `policy`, `internal`, `registry`, `sandbox` and
+//! `addresses` to a compiled [`Policy`], with every mistake reported at once.
+//!
+//! ```text
+//! bytes ──▶ Document ──▶ Parsed ──▶ Config ──┬─▶ read() ──▶ Policy          (this crate's tables)
+//!                                            ├─▶ table("dns") ──▶ …         (the other tables, by their owner)
+//!                                            └─▶ finish()                   (tables that nobody knows)
+//!                        Parsed::finish(value) ──▶ value, or every mistake
+//! ```
+
+mod addresses;
+mod document;
+mod identify;
+mod internal;
+mod keys;
+mod mistake;
+mod policies;
+mod reader;
+mod rules;
+mod sandboxes;
+mod terms;
+mod time;
+
+use std::net::SocketAddr;
+
+pub use self::document::Document;
+pub use self::keys::KEYS;
+pub use self::mistake::{Mistake, Report, quoted};
+pub use self::reader::{Config, Item, Parsed, Spot, Table};
+use crate::policy::Policy;
+use crate::sandbox::ListenerName;
+use crate::source::{RuleConflict, Source};
+use crate::special::LocalAddresses;
+use crate::time::Timestamp;
+
+/// What the policy side of the config says.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// The compiled policy. Where there was a mistake it may lack something, and must not be served:
+    /// [`Parsed::finish`] sees to that.
+    pub policy: Policy,
+    /// The listeners by which sandboxes are known; each must be one of `[listen]`.
+    pub listeners: Vec<(ListenerName, Spot<'a>)>,
+    /// The loopback ports of the host that `[internal.X] host_port` opens; none may be a listener of the gateway.
+    pub host_ports: Vec<(SocketAddr, Spot<'a>)>,
+}
+
+/// Reads and compiles the tables of this crate. `now` bounds `learn`; `local` are the addresses that no rule opens.
+pub fn read<'a>(config: &mut Config<'a>, now: Timestamp, local: &LocalAddresses) -> Read<'a> {
+    let addresses = addresses::read(config);
+    let context = rules::Context { addresses: &addresses, local };
+    let policies = policies::read(config, &context);
+    let (internals, host_ports) = internal::read(config, &context);
+    for (name, table) in config.group("registry") {
+        let what = format!("pinned registries such as {}", quoted(name));
+        table
+            .spot()
+            .mistake(format!("{what}: not built yet"), "list the registry's hosts in `allow` of a policy");
+    }
+    let (sandboxes, listeners) = sandboxes::read(config, now, &policies, &internals);
+    let source = Source { policies, internals, sandboxes, addresses };
+    let policy = Policy::compile(source).unwrap_or_else(|conflicts| {
+        conflicts.iter().for_each(|conflict| shadowed(config, conflict));
+        Policy::default()
+    });
+    Read { policy, listeners, host_ports }
+}
+
+/// Reads a config that has the tables of this crate only.
+///
+/// # Errors
+/// Every mistake.
+pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Result<Policy, Vec<Mistake>> {
+    let parsed = Parsed::new(documents);
+    let mut config = parsed.config();
+    let policy = read(&mut config, now, local).policy;
+    config.finish();
+    parsed.finish(policy)
+}
+
+fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {
+    let (plain, narrowing) = (&conflict.plain, &conflict.narrowing);
+    let place = narrowing.place();
+    let path = |rule: &crate::RuleRef| match rule.policy().starts_with("internal.") {
+        true => rule.to_string(),
+        false => format!("policy.{rule}"),
+    };
+    let what = format!(
+        "rule_shadowed: {} allows nothing where {} ({}:{}) limits methods or paths",
+        plain.rule().host,
+        path(narrowing),
+        place.file,
+        place.line
+    );
+    let hint = "remove one of them, or give them different ports";
+    config.report().add(Mistake::at(plain.place(), path(plain), what, hint));
+}
+
+#[cfg(test)]
+mod tests;

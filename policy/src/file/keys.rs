@@ -1,0 +1,34 @@
+//! Every key that this crate reads, for documentation, schema and tests to be held against.
+
+/// The tables of this crate and their keys. `NAME` stands for a name that the author chooses.
+pub const KEYS: &[(&str, &[&str])] = &[
+    ("addresses", &["own", "nat64", "treat_as_private", "treat_as_public"]),
+    ("policy.NAME", &["allow", "deny", "ask", "registries", "lists", "rule"]),
+    (
+        "policy.NAME.rule",
+        &[
+            "id", "action", "broad", "host", "ports", "methods", "paths", "inspect", "inject", "until",
+            "raw", "ech", "qtypes",
+        ],
+    ),
+    ("internal.NAME", &["host", "host_port", "addresses", "ports", "methods", "paths", "ca_file"]),
+    (
+        "sandbox.NAME",
+        &[
+            "policies",
+            "internal",
+            "identify",
+            "labels",
+            "local_peers",
+            "mode",
+            "until",
+            "hints",
+            "limits",
+            "owners",
+        ],
+    ),
+    (
+        "sandbox.NAME.identify",
+        &["source", "listener", "default", "token_sha256", "unix", "spiffe", "dns", "cn", "netns"],
+    ),
+];

@@ -1,0 +1,185 @@
+//! Entries of `allow` and `deny`, and `[[policy.X.rule]]`.
+
+use ipnet::IpNet;
+
+use super::mistake::quoted;
+use super::reader::{Item, Table};
+use super::terms::{check_plain_http, ports, terms};
+use crate::destination::Port;
+use crate::pattern::{Entry, EntryError, HostPattern, PortSet};
+use crate::rule::{Action, Rule, RuleName};
+use crate::special::{
+    AddressBook, AddressClass, LocalAddresses, SpecialUse, metadata_name, special_use_name,
+};
+
+/// What entries are checked against.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) addresses: &'a AddressBook,
+    pub(super) local: &'a LocalAddresses,
+}
+
+impl Context<'_> {
+    /// Reports an allow rule that could never allow, because the floor lies over it.
+    pub(super) fn check_floor(&self, host: &HostPattern, item: &Item<'_>) -> bool {
+        let metadata = ("a cloud metadata endpoint is never opened", "remove it; no rule lifts that");
+        let found = match host {
+            HostPattern::Exact(name) if metadata_name(name) => Some(metadata),
+            HostPattern::Exact(name) | HostPattern::Below(name) | HostPattern::ApexAndBelow(name)
+                if special_use_name(name) == Some(SpecialUse::Always) =>
+            {
+                Some((
+                    "the name never means a host on the network",
+                    "to open a port of this host, write `host_port` in an `[internal.X]` table",
+                ))
+            }
+            HostPattern::Net(net) => self.addresses.floor_of(*net, self.local).map(|class| match class {
+                AddressClass::Metadata => metadata,
+                AddressClass::Gateway => (
+                    "the address is the gateway's own host, which no rule opens",
+                    "to open one of its ports, write `host_port` in an `[internal.X]` table",
+                ),
+                AddressClass::Forbidden | AddressClass::NotPublic | AddressClass::Public => {
+                    ("the address is unspecified, multicast or otherwise no destination", "remove it")
+                }
+            }),
+            _ => None,
+        };
+        if let Some((what, hint)) = found {
+            item.mistake(what, hint);
+        }
+        found.is_none()
+    }
+}
+
+/// Reports what is wrong with an entry, and what to write instead.
+pub(super) fn refuse(item: &Item<'_>, error: &EntryError) {
+    let text = item.as_string().unwrap_or_default();
+    item.mistake(format!("{}: {error}", quoted(text)), error.hint());
+}
+
+/// Reads one entry of an `allow` or `deny` list.
+pub(super) fn entry(
+    policy: &str,
+    (text, item): &(&str, Item<'_>),
+    action: Action,
+    at: u32,
+    context: &Context<'_>,
+) -> Option<Rule> {
+    let entry = Entry::parse(text).inspect_err(|error| refuse(item, error)).ok()?;
+    let broad = match action {
+        Action::Allow => entry.needs_broad(),
+        // Denying much is no danger, but `*` would make the policy say nothing else.
+        Action::Deny => entry.needs_broad().filter(|_| entry.host == HostPattern::Any),
+    };
+    if let Some(broad) = broad {
+        let hint = format!(
+            "if that is meant, write a `[[policy.{policy}.rule]]` with host = \"{}\" and broad = true",
+            entry.host
+        );
+        item.mistake(format!("{}: {broad}", quoted(text)), hint);
+        return None;
+    }
+    if action == Action::Allow && !context.check_floor(&entry.host, item) {
+        return None;
+    }
+    let ports = entry.ports.unwrap_or_else(|| default_ports(action));
+    let place = item.spot().place();
+    Some(Rule {
+        host: entry.host,
+        ports,
+        action,
+        name: RuleName::Listed(action, at),
+        line: place.line,
+        column: place.column,
+        terms: None,
+    })
+}
+
+/// A bare host means HTTPS where it opens something, and everything where it closes something.
+pub(super) fn default_ports(action: Action) -> PortSet {
+    match action {
+        Action::Allow => PortSet::from(Port::HTTPS),
+        Action::Deny => PortSet::any(),
+    }
+}
+
+/// What `action` may say.
+#[derive(Clone, Copy, PartialEq)]
+enum Written {
+    Plain(Action),
+    Ask,
+}
+
+/// Reads one `[[policy.X.rule]]`.
+pub(super) fn long_form(mut table: Table<'_>, at: u32, context: &Context<'_>) -> Option<Rule> {
+    let id = table.take("id").and_then(|item| name(&item));
+    let words = [
+        ("allow", Written::Plain(Action::Allow)),
+        ("deny", Written::Plain(Action::Deny)),
+        ("ask", Written::Ask),
+    ];
+    let action = match table.take("action") {
+        None => Some(Action::Allow),
+        Some(item) => match item.one_of(&words) {
+            Some(Written::Plain(action)) => Some(action),
+            Some(Written::Ask) => {
+                item.not_built_yet("rules that ask a person", "allow or deny the host");
+                None
+            }
+            None => None,
+        },
+    };
+    let broad = table.take("broad").and_then(|item| item.boolean()).unwrap_or(false);
+    let host = table.require("host", "write host = \"api.example.com\"").and_then(|item| {
+        let host = HostPattern::parse(item.string()?).inspect_err(|error| refuse(&item, error)).ok()?;
+        let deny = action == Some(Action::Deny);
+        if let Some(reason) = host.needs_broad().filter(|_| !broad && !deny) {
+            item.mistake(
+                format!("{}: {reason}", quoted(&host.to_string())),
+                "if that is meant, add broad = true",
+            );
+            return None;
+        }
+        (deny || context.check_floor(&host, &item)).then_some(host)
+    });
+    let written_ports = table.take("ports").map(|item| ports(&item));
+    let terms = terms(&mut table, action);
+    let ports = written_ports.unwrap_or_else(|| Some(default_ports(action.unwrap_or(Action::Allow))));
+    if let Some(ports) = &ports {
+        check_plain_http(&mut table, ports);
+    }
+    let place = table.spot().place();
+    table.finish();
+    let name = id.map_or(RuleName::Unnamed(at), |id| RuleName::Id(id.into()));
+    Some(Rule {
+        host: host?,
+        ports: ports?,
+        action: action?,
+        name,
+        line: place.line,
+        column: place.column,
+        terms: terms?,
+    })
+}
+
+/// The name of a policy, a rule or a table: what can stand in a log line and a message as it is.
+pub(super) fn name<'a>(item: &Item<'a>) -> Option<&'a str> {
+    let text = item.string()?;
+    let known = is_name(text);
+    if !known {
+        item.mistake(format!("{} is no name", quoted(text)), NAME_HINT);
+    }
+    known.then_some(text)
+}
+
+pub(super) fn is_name(text: &str) -> bool {
+    crate::SandboxId::parse(text).is_some()
+}
+
+pub(super) const NAME_HINT: &str = "1 to 64 letters, digits, `.`, `_` and `-`, with a letter or digit first";
+
+/// Whether a range is so wide that it is a network and not an API.
+pub(super) fn is_network(net: IpNet) -> bool {
+    net.prefix_len() < if matches!(net, IpNet::V4(_)) { 16 } else { 32 }
+}

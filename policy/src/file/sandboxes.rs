@@ -1,0 +1,156 @@
+//! `[sandbox.X]`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::identify::{self, Known};
+use super::mistake::{did_you_mean, quoted};
+use super::reader::{Config, Item, Spot, Table};
+use super::rules::{NAME_HINT, is_name};
+use super::time::timestamp;
+use crate::destination::{Destination, Port};
+use crate::policy::Mode;
+use crate::sandbox::{ListenerName, SandboxId};
+use crate::source::{InternalSource, PolicySource, SandboxSource};
+use crate::time::Timestamp;
+
+/// The sandboxes, and the listeners by which they are known, with their places.
+pub(super) fn read<'a>(
+    config: &mut Config<'a>,
+    now: Timestamp,
+    policies: &[PolicySource],
+    internals: &[InternalSource],
+) -> (Vec<SandboxSource>, Vec<(ListenerName, Spot<'a>)>) {
+    let policies: Vec<_> = policies.iter().map(|policy| Arc::clone(&policy.name)).collect();
+    let internals: Vec<_> = internals.iter().map(|table| Arc::clone(&table.name)).collect();
+    let mut known = Vec::new();
+    let mut sandboxes = Vec::new();
+    let whole = config.is_whole();
+    for (name, table) in config.group("sandbox") {
+        let existing = Existing { policies: &policies, internals: &internals, whole };
+        sandboxes.extend(sandbox(name, table, now, &existing, &mut known));
+    }
+    identify::check_overlaps(&known);
+    (sandboxes, identify::listeners(known))
+}
+
+/// What a sandbox may name.
+struct Existing<'a> {
+    policies: &'a [Arc<str>],
+    internals: &'a [Arc<str>],
+    /// Whether every table of the config was found: only then does a name not exist.
+    whole: bool,
+}
+
+fn sandbox<'a>(
+    name: &str,
+    mut table: Table<'a>,
+    now: Timestamp,
+    existing: &Existing<'_>,
+    known: &mut Vec<Known<'a>>,
+) -> Option<SandboxSource> {
+    let id = SandboxId::parse(name);
+    if id.is_none() {
+        table.spot().mistake(format!("{} is no name for a sandbox", quoted(name)), NAME_HINT);
+    }
+    let place = table.spot().place();
+    let policies = names(&mut table, "policies", existing.policies, existing.whole);
+    let internal = names(&mut table, "internal", existing.internals, existing.whole);
+    let evidence = table.take("identify").map(|item| identify::read(&item)).unwrap_or_default();
+    let labels = table.take("labels").and_then(|item| item.table()).map(labels).unwrap_or_default();
+    let local_peers = table.take("local_peers").and_then(|item| item.strings()).unwrap_or_default();
+    let local_peers = local_peers.iter().filter_map(local_peer).collect();
+    let mode = mode(&mut table, now);
+    let hints = table.take("hints").and_then(|item| item.boolean()).unwrap_or(false);
+    for (key, what) in
+        [("limits", "limits of a sandbox"), ("owners", "owners, who may hand a namespace over")]
+    {
+        if let Some(item) = table.take(key) {
+            item.not_built_yet(what, "remove it");
+        }
+    }
+    table.finish();
+    let id = id?;
+    let identify = evidence.iter().map(|(evidence, _)| evidence.clone()).collect();
+    known.extend(evidence.into_iter().map(|(evidence, spot)| Known { sandbox: id.clone(), evidence, spot }));
+    Some(SandboxSource { id, place, policies, internal, identify, labels, local_peers, mode, hints })
+}
+
+fn names(table: &mut Table<'_>, key: &'static str, existing: &[Arc<str>], whole: bool) -> Vec<Arc<str>> {
+    let listed = table.take(key).and_then(|item| item.strings()).unwrap_or_default();
+    let mut found: Vec<Arc<str>> = Vec::with_capacity(listed.len());
+    for (name, item) in listed {
+        if found.iter().any(|other| **other == *name) {
+            item.mistake(format!("{} is listed twice", quoted(name)), "remove one of them");
+        } else if let Some(existing) = existing.iter().find(|existing| ***existing == *name) {
+            found.push(Arc::clone(existing));
+        } else if whole {
+            let group = if key == "policies" { "policy" } else { "internal" };
+            let hint = match did_you_mean(name, existing.iter().map(|existing| &**existing)) {
+                Some(meant) => format!("did you mean {}?", quoted(meant)),
+                None => format!("write a table [{group}.NAME] for it, or remove it"),
+            };
+            item.mistake(format!("there is no [{group}.{}]", name.escape_debug()), hint);
+        }
+    }
+    found
+}
+
+fn labels(table: Table<'_>) -> BTreeMap<Arc<str>, Arc<str>> {
+    let read = table.into_entries().into_iter().filter_map(|(key, item)| {
+        let value = item.string()?;
+        if !is_name(key) {
+            item.mistake(format!("{} is no name for a label", quoted(key)), NAME_HINT);
+            return None;
+        }
+        if value.chars().count() > 256 || value.chars().any(char::is_control) {
+            item.mistake(
+                "the label is too long or has control characters",
+                "256 characters at most, on one line",
+            );
+            return None;
+        }
+        Some((key.into(), value.into()))
+    });
+    read.collect()
+}
+
+fn local_peer((text, item): &(&str, Item<'_>)) -> Option<Arc<str>> {
+    match Destination::from_authority_or(text.as_bytes(), Port::HTTP) {
+        Ok(_) => Some((*text).into()),
+        Err(bad) => {
+            item.mistake(format!("{}: {bad}", quoted(text)), "write \"mcp-gateway:8080\" or \"mcp-gateway\"");
+            None
+        }
+    }
+}
+
+/// A day, in nanoseconds: learning longer than that is no longer watched by anybody.
+const LONGEST_LEARNING: u64 = 24 * 60 * 60 * 1_000_000_000;
+
+fn mode(table: &mut Table<'_>, now: Timestamp) -> Mode {
+    let learn = table.take("mode").and_then(|item| item.one_of(&[("enforce", false), ("learn", true)]));
+    if learn != Some(true) {
+        if let Some(item) = table.take("until") {
+            item.mistake(
+                "`until` ends learn mode, and this sandbox does not learn",
+                "remove it, or write mode = \"learn\"",
+            );
+        }
+        return Mode::Enforce;
+    }
+    let hint = "write until = 2027-01-31T00:00:00Z, at most 24 hours from now";
+    let Some((item, until)) =
+        table.require("until", hint).and_then(|item| Some((item.clone(), timestamp(&item)?)))
+    else {
+        return Mode::Enforce;
+    };
+    if until.since(now) > LONGEST_LEARNING {
+        item.mistake(
+            "learn mode ends at most 24 hours from now",
+            format!("write a time before {}", now.plus_nanos(LONGEST_LEARNING)),
+        );
+        return Mode::Enforce;
+    }
+    Mode::Learn { until }
+}
