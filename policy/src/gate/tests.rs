@@ -47,6 +47,7 @@ fn entry(text: &str, action: Action, terms: Option<Terms>) -> Rule {
         action,
         name: RuleName::Listed(action, 0),
         line: 1,
+        column: 1,
         terms: terms.map(Box::new),
     }
 }
