@@ -11,6 +11,8 @@
 mod support;
 
 mod bypass;
+mod clients;
 mod lab;
 mod one_answer;
+mod resolvers;
 mod serve;

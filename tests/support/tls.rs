@@ -51,10 +51,13 @@ impl TestAuthority {
 
     /// The authority's certificate in PEM form, for real clients.
     pub fn pem(&self) -> String {
-        let base64 = data_to_base64(&self.certificate);
-        let lines: Vec<_> =
-            base64.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
-        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+        pem("CERTIFICATE", &self.certificate)
+    }
+
+    /// A server certificate for `names` and its key in PEM form, for real servers.
+    pub fn identity_pem(&self, names: &[&str]) -> (String, String) {
+        let (chain, key) = self.leaf(names, ExtendedKeyUsagePurpose::ServerAuth);
+        (pem("CERTIFICATE", &chain[0]), pem("PRIVATE KEY", key.secret_der()))
     }
 
     /// An origin that speaks TLS under `names`, then echoes HTTP requests as JSON. It notes the SNI and what it decrypted.
@@ -172,6 +175,13 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, contact: &Contact) -> io:
             }
         }
     }
+}
+
+/// RFC 7468 §2.
+fn pem(label: &str, der: &[u8]) -> String {
+    let base64 = data_to_base64(der);
+    let lines: Vec<_> = base64.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 /// RFC 4648 §4.
