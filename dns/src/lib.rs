@@ -1,1 +1,29 @@
-//! dns
+//! The DNS side of the gateway: the filtering server that sandboxes ask, and the resolver that both it and the proxy
+//! use.
+//!
+//! ```text
+//! datagram ──question──▶ Gate::check ──▶ Denial ─────────────────────────────────────▶ reply
+//!                             │                                                          ▲
+//!                             ▼ Permit                                                   │
+//!                  resolver: cache ─▶ upstreams ─▶ answer ─▶ Gate::vet ─▶ scrub ─▶ Gate::answered
+//! ```
+//!
+//! The order is the point: policy before the cache and the upstreams, vetting and scrubbing after them, at every
+//! delivery. What is sent is built from judged values; no byte of an upstream's message is copied through unjudged.
+
+mod answer;
+mod cache;
+pub mod clock;
+pub mod config;
+pub mod error;
+mod flight;
+pub mod metrics;
+pub mod resolver;
+mod service;
+mod upstream;
+mod wire;
+
+pub use config::{BadUpstream, Limits, ResolverConfig, Upstream};
+pub use error::{LookupError, ResolverError};
+pub use metrics::Metrics;
+pub use resolver::{Addresses, Resolver};

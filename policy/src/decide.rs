@@ -17,7 +17,10 @@ use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, Internal, Rule, RuleRef};
 use crate::sandbox::SandboxId;
-use crate::special::{AddressClass, LocalAddresses, SpecialUse, canonical, metadata_name, special_use_name};
+use crate::special::{
+    AddressClass, LocalAddresses, SpecialUse, canonical, exists_by_definition, metadata_name,
+    special_use_name,
+};
 use crate::time::Timestamp;
 
 /// Follows a decision step by step. Serving uses [`Silent`], which compiles to nothing; `explain` writes lines.
@@ -108,7 +111,8 @@ impl View<'_> {
         trace: &mut impl Trace,
     ) -> Result<Grant, Finding> {
         let host = Host::Name(name.clone());
-        let name_exists = sandbox.sets.iter().any(|set| set.is_above_listed(name));
+        let name_exists =
+            exists_by_definition(name) || sandbox.sets.iter().any(|set| set.is_above_listed(name));
         if let Some(reason) = self.floor(&host) {
             trace.step(|| format!("floor: {name} is refused always ({reason})"));
             return Err(Finding { name_exists, ..Finding::bare(reason) });

@@ -271,6 +271,8 @@ struct Parts {
     sandbox: Option<Arc<Sandbox>>,
     finding: Finding,
     generation: Generation,
+    /// For DNS messages that were refused before there was a question to decide.
+    rcode: Option<u16>,
 }
 
 impl Denial {
@@ -280,7 +282,12 @@ impl Denial {
         finding: Finding,
         generation: Generation,
     ) -> Self {
-        Self(Box::new(Parts { attempt, sandbox, finding, generation }))
+        Self(Box::new(Parts { attempt, sandbox, finding, generation, rcode: None }))
+    }
+
+    pub(crate) fn with_rcode(mut self, rcode: u16) -> Self {
+        self.0.rcode = Some(rcode);
+        self
     }
 
     /// The attempt that was refused.
@@ -339,7 +346,7 @@ impl Denial {
         Some(Remedy { entry, policy: set.name().to_owned(), file: set.file().to_owned() })
     }
 
-    /// For look-ups: the response code of the answer (docs/dns.md). NXDOMAIN is the only one that neither stalls a
+    /// For DNS: the response code of the answer (docs/dns.md). NXDOMAIN is the only one that neither stalls a
     /// resolver nor breaks allowed names under a search list (measured on glibc, musl, Node and Java).
     #[must_use]
     pub fn rcode(&self) -> Option<u16> {
@@ -347,7 +354,10 @@ impl Denial {
         const SERVFAIL: u16 = 2;
         const NXDOMAIN: u16 = 3;
         const REFUSED: u16 = 5;
-        let Ask::Lookup { .. } = self.0.attempt.ask else { return None };
+        let asked = matches!(self.0.attempt.ask, Ask::Lookup { .. });
+        if !asked && self.0.rcode.is_none() {
+            return None;
+        }
         Some(match self.0.finding.reason {
             Reason::UnknownSandbox
             | Reason::SandboxExpired
@@ -355,7 +365,7 @@ impl Denial {
             | Reason::LimitRate => REFUSED,
             Reason::AuditUnavailable => SERVFAIL,
             _ if self.0.finding.name_exists => NOERROR,
-            _ => NXDOMAIN,
+            _ => self.0.rcode.unwrap_or(NXDOMAIN),
         })
     }
 

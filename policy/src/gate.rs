@@ -170,6 +170,31 @@ impl Gate {
         self.deny(Denial::new(attempt, sandbox, finding, held.generation), now)
     }
 
+    /// Refuses a DNS message that asks nothing that could be decided: it is malformed, or its opcode, class or type is
+    /// never served. The answer carries `rcode`, except that strangers are refused as strangers.
+    pub fn refuse_message(&self, attempt: Attempt, rcode: u16) -> Unsettled<Denial> {
+        let held = self.in_force.load();
+        let now = self.advance(attempt.at);
+        let sandbox = attempt.sandbox.as_ref().and_then(|id| held.policy.sandbox(id)).cloned();
+        let reason = match (&sandbox, &attempt.ask) {
+            (None, _) => Reason::UnknownSandbox,
+            (Some(_), Ask::Lookup { .. }) => Reason::QtypeNotAllowed,
+            (Some(_), _) => Reason::BadRequest,
+        };
+        let denial = Denial::new(attempt, sandbox, Finding::bare(reason), held.generation);
+        self.deny(denial.with_rcode(rcode), now)
+    }
+
+    /// Judges the next name of a chain of aliases before it is asked for, so that a denied name is never resolved.
+    ///
+    /// # Errors
+    /// The reason for which [`Gate::vet`] will refuse the chain.
+    pub fn judge_alias(&self, permit: &Permit, alias: &Hostname) -> Result<(), Reason> {
+        let held = self.in_force.load();
+        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        view.judge_alias(&permit.sandbox, alias, permit.attempt.ask.port())
+    }
+
     /// Judges what a name resolved to, or the known addresses of a permit (step 8).
     ///
     /// Forbidden addresses are dropped. A look-up may have no address at all; a stream needs one.

@@ -64,6 +64,12 @@ pub fn special_use_name(name: &Hostname) -> Option<SpecialUse> {
     broad.then_some(SpecialUse::OnlyBroad)
 }
 
+/// Whether a name exists by definition, although nothing of it is ever served from the network: localhost (RFC 6761
+/// section 6.3) and resolver.arpa (RFC 9462 section 6.4: no records, not NXDOMAIN).
+pub fn exists_by_definition(name: &Hostname) -> bool {
+    name.is_at_or_below("localhost") || name.is_at_or_below("resolver.arpa")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
