@@ -1,6 +1,7 @@
 //! Tidegate: an egress gateway for sandboxes.
 
 pub mod admin;
+pub mod audit;
 pub mod host;
 pub mod lab;
 pub mod metrics;

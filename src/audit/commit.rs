@@ -1,0 +1,380 @@
+//! Group commit: lines of many tasks go out in one write, and each task waits for the write that holds its line.
+//!
+//! ```text
+//! record ──line──▶ waiting ──┬─ a task that awaits its line, once nobody writes ──▶ write(2) ──▶ all who wait
+//!                            └─ the thread: pipes, slow disks, lines nobody awaits ─▶
+//! ```
+//!
+//! A task that awaits its line lets the tasks that are ready go first, once; they record their own lines. Then it writes
+//! what has gathered. A write to a file ends in the page cache, so that this costs less than waking a thread
+//! (docs/adr/audit.md has the measurement). Where a write may wait for a reader, or took long, the thread does it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use policy::AuditLost;
+
+use super::metrics::Metrics;
+use super::sink::{Outcome, Sink};
+use super::{OpenError, lock};
+
+/// More than this is not kept for a sink that takes nothing: what comes then is lost.
+const ROOM: usize = 8 << 20;
+
+/// A buffer that grew beyond this in a rush is given back.
+const KEPT: usize = 256 << 10;
+
+/// Lines that nobody awaits are written this much later at the latest, usually with somebody's line.
+const UNAWAITED: Duration = Duration::from_millis(20);
+
+/// A write that takes longer has met a slow disk: for the next second the thread writes, not the runtime's tasks.
+const SLOW: Duration = Duration::from_millis(2);
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
+/// The lines of one write, as those who wait for it see it.
+#[derive(Debug)]
+struct Batch {
+    /// How many lines, from the first, were written; [`PENDING`] until then.
+    written: AtomicU32,
+}
+
+const PENDING: u32 = u32::MAX;
+
+impl Batch {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { written: AtomicU32::new(PENDING) })
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whole lines that no write has taken yet, and whose batch they are.
+    waiting: Vec<u8>,
+    batch: Arc<Batch>,
+    lines: u32,
+    /// The lines among them that stand for more than one attempt.
+    heavy: Vec<(u32, u64)>,
+    /// The buffer of the write before, for the next.
+    spare: Vec<u8>,
+    writing: bool,
+    wakers: Vec<Waker>,
+    /// Counts how often `wakers` was emptied: a task knows by it whether it is still in there.
+    rounds: u64,
+    /// Until then the thread writes.
+    slow_until: Option<Instant>,
+    /// When the thread must write, or do its housekeeping.
+    write_due: Option<Instant>,
+    chores_due: Option<Instant>,
+    /// Until when the thread sleeps; `None` while it is awake, and where it sleeps until it is woken.
+    asleep: Option<Option<Instant>>,
+    ending: bool,
+    failing: bool,
+}
+
+/// The queue of lines before one sink.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    turn: Condvar,
+    sink: Mutex<Sink>,
+    /// The thread writes, whoever waits: the sink may wait for a reader, or was slow of late.
+    by_thread: AtomicBool,
+    required: bool,
+    metrics: Metrics,
+}
+
+impl Queue {
+    pub(super) fn new(sink: Sink, required: bool, metrics: Metrics) -> Self {
+        let by_thread = AtomicBool::new(sink.may_wait());
+        let state = State {
+            waiting: Vec::new(),
+            batch: Batch::new(),
+            lines: 0,
+            heavy: Vec::new(),
+            spare: Vec::new(),
+            writing: false,
+            wakers: Vec::new(),
+            rounds: 0,
+            slow_until: None,
+            write_due: None,
+            chores_due: None,
+            asleep: None,
+            ending: false,
+            failing: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            turn: Condvar::new(),
+            sink: Mutex::new(sink),
+            by_thread,
+            required,
+            metrics,
+        }
+    }
+
+    /// Whether what cannot be recorded is denied.
+    pub(super) const fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// Adds a line that stands for `weight` attempts; `None` where there is no room, and it is counted as lost.
+    pub(super) fn append(self: &Arc<Self>, line: &[u8], weight: u64) -> Option<Written> {
+        let mut state = lock(&self.state);
+        if state.waiting.len() + line.len() > ROOM {
+            self.metrics.lost.inc_by(weight);
+            return None;
+        }
+        state.waiting.extend_from_slice(line);
+        let place = state.lines;
+        state.lines += 1;
+        if weight != 1 {
+            state.heavy.push((place, weight));
+        }
+        let batch = Arc::clone(&state.batch);
+        Some(Written { queue: Arc::clone(self), batch, place, state: Waiting::New })
+    }
+
+    /// Writes everything that waits, in this thread.
+    pub(super) fn flush(&self) {
+        let mut state = lock(&self.state);
+        while state.writing {
+            state = self.turn.wait_timeout(state, SLOW).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.write(state);
+    }
+
+    /// Opens the sink anew, after what was recorded for the old one.
+    pub(super) fn reopen(&self) -> Result<(), OpenError> {
+        self.flush();
+        let mut sink = lock(&self.sink);
+        sink.reopen()?;
+        self.by_thread.store(sink.may_wait(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Asks the thread to call its `chores` within `delay`.
+    pub(super) fn do_chores_within(&self, delay: Duration) {
+        let mut state = lock(&self.state);
+        let due = Instant::now() + delay;
+        if state.chores_due.is_none_or(|held| due < held) {
+            state.chores_due = Some(due);
+            self.wake_thread(&state, due);
+        }
+    }
+
+    /// Lets the thread write what it has and end.
+    pub(super) fn end(&self) {
+        lock(&self.state).ending = true;
+        self.turn.notify_all();
+    }
+
+    fn write_within(&self, state: &mut State, delay: Duration) {
+        let due = Instant::now() + delay;
+        if state.write_due.is_none_or(|held| due < held) {
+            state.write_due = Some(due);
+            self.wake_thread(state, due);
+        }
+    }
+
+    fn wake_thread(&self, state: &State, due: Instant) {
+        if state.asleep.is_some_and(|until| until.is_none_or(|until| due < until)) {
+            self.turn.notify_all();
+        }
+    }
+
+    /// The thread's life: writes that are due, and `chores` when they are.
+    pub(super) fn run(&self, chores: impl Fn()) {
+        let mut state = lock(&self.state);
+        while !state.ending {
+            let now = Instant::now();
+            if state.chores_due.is_some_and(|due| due <= now) {
+                state.chores_due = None;
+                drop(state);
+                chores();
+                state = lock(&self.state);
+            } else if state.write_due.is_some_and(|due| due <= now) && !state.writing {
+                state.write_due = None;
+                self.write(state);
+                state = lock(&self.state);
+            } else {
+                state = self.sleep(state, now);
+            }
+        }
+        drop(state);
+        chores();
+        self.flush();
+    }
+
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+        // A task that writes now takes everything with it, or leaves a task behind that leads the next write.
+        let write_due = state.write_due.filter(|_| !state.writing);
+        let until = [write_due, state.chores_due].into_iter().flatten().min();
+        state.asleep = Some(until);
+        state = match until {
+            None => self.turn.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let left = until.saturating_duration_since(now);
+                self.turn.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.asleep = None;
+        state
+    }
+
+    /// Takes what waits and writes it. Nobody else may be writing.
+    fn write(&self, mut state: MutexGuard<'_, State>) {
+        if state.lines == 0 {
+            return;
+        }
+        let spare = std::mem::take(&mut state.spare);
+        let mut lines = std::mem::replace(&mut state.waiting, spare);
+        let batch = std::mem::replace(&mut state.batch, Batch::new());
+        let count = std::mem::take(&mut state.lines);
+        let heavy = std::mem::take(&mut state.heavy);
+        state.writing = true;
+        drop(state);
+
+        let began = Instant::now();
+        let outcome = lock(&self.sink).write(&lines);
+        let ended = Instant::now();
+        let written = u32::try_from(outcome.lines).unwrap_or(count).min(count);
+        batch.written.store(written, Ordering::Release);
+        self.count(written, count, &heavy);
+
+        lines.clear();
+        lines.shrink_to(KEPT);
+        let mut state = lock(&self.state);
+        state.spare = lines;
+        state.writing = false;
+        self.note(&mut state, &outcome, began, ended);
+        let wakers = std::mem::take(&mut state.wakers);
+        state.rounds += 1;
+        let thread_waits = state.asleep.is_some() && state.write_due.is_some();
+        drop(state);
+        if thread_waits {
+            self.turn.notify_all();
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn count(&self, written: u32, count: u32, heavy: &[(u32, u64)]) {
+        self.metrics.written.inc_by(u64::from(written));
+        if written == count {
+            return;
+        }
+        let extra = heavy.iter().filter(|(place, _)| *place >= written).map(|(_, weight)| weight - 1);
+        self.metrics.lost.inc_by(u64::from(count - written) + extra.sum::<u64>());
+    }
+
+    /// Remembers that the sink is slow, and says when it begins and ceases to fail.
+    fn note(&self, state: &mut State, outcome: &Outcome, began: Instant, ended: Instant) {
+        if ended - began > SLOW {
+            state.slow_until = Some(ended + SLOW_FOR);
+            self.by_thread.store(true, Ordering::Relaxed);
+        } else if state.slow_until.is_some_and(|until| until <= ended) {
+            state.slow_until = None;
+            self.by_thread.store(lock(&self.sink).may_wait(), Ordering::Relaxed);
+        }
+        match &outcome.error {
+            Some(error) if !state.failing => self.say_failing(error),
+            None if state.failing => tracing::info!("the audit log can be written again"),
+            Some(_) | None => {}
+        }
+        state.failing = outcome.error.is_some();
+    }
+
+    fn say_failing(&self, error: &io::Error) {
+        let effect = if self.required { "everything is denied" } else { "traffic goes on unrecorded" };
+        tracing::error!(%error, "cannot write the audit log: {effect}");
+    }
+}
+
+/// A line on its way. Resolves when the write that holds it has returned.
+#[derive(Debug)]
+pub(super) struct Written {
+    queue: Arc<Queue>,
+    batch: Arc<Batch>,
+    place: u32,
+    state: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    New,
+    /// Has let the others go first.
+    Yielded,
+    /// Its waker is among the queue's, of this round.
+    Registered(u64, Waker),
+    Done,
+}
+
+impl Written {
+    fn result(&self) -> Option<Result<(), AuditLost>> {
+        match self.batch.written.load(Ordering::Acquire) {
+            PENDING => None,
+            written if self.place < written => Some(Ok(())),
+            _ => Some(Err(AuditLost)),
+        }
+    }
+
+    fn finish(&mut self, result: Result<(), AuditLost>) -> Poll<Result<(), AuditLost>> {
+        self.state = Waiting::Done;
+        Poll::Ready(if self.queue.required { result } else { Ok(()) })
+    }
+}
+
+impl Future for Written {
+    type Output = Result<(), AuditLost>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Some(result) = this.result() {
+            return this.finish(result);
+        }
+        if matches!(this.state, Waiting::New) {
+            this.state = Waiting::Yielded;
+            if !this.queue.by_thread.load(Ordering::Relaxed) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        let queue = Arc::clone(&this.queue);
+        let mut state = lock(&queue.state);
+        // The thread that has ended writes no more.
+        let by_thread = queue.by_thread.load(Ordering::Relaxed) && !state.ending;
+        if let Some(result) = this.result() {
+            return this.finish(result);
+        }
+        if !state.writing && !by_thread {
+            queue.write(state);
+            // This line was among those that waited: what could take it was taken with the lock held.
+            let result = this.result().unwrap_or(Err(AuditLost));
+            return this.finish(result);
+        }
+        let registered = match &this.state {
+            Waiting::Registered(round, waker) => *round == state.rounds && waker.will_wake(cx.waker()),
+            _ => false,
+        };
+        if !registered {
+            state.wakers.push(cx.waker().clone());
+            this.state = Waiting::Registered(state.rounds, cx.waker().clone());
+        }
+        if by_thread {
+            queue.write_within(&mut state, Duration::ZERO);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if !matches!(self.state, Waiting::Done) && self.result().is_none() {
+            let mut state = lock(&self.queue.state);
+            self.queue.write_within(&mut state, UNAWAITED);
+        }
+    }
+}
