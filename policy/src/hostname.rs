@@ -59,12 +59,11 @@ impl Hostname {
         }
         if text.is_ascii() {
             let text = text.strip_suffix('.').unwrap_or(text);
-            check(text)?;
-            let name = lower(text);
-            if has_a_label(&name) && map(&name)? != name {
-                return Err(BadHost::Idna);
+            let shape = check(text)?;
+            if !shape.has_upper_case && !shape.has_a_label {
+                return Ok(Hostname(text.into()));
             }
-            return Ok(Hostname(name.into()));
+            return canonical_ascii(text.to_ascii_lowercase(), shape);
         }
         // U+3002, U+FF0E and U+FF61 map to a dot, so the final dot can only be looked for afterwards.
         let mapped = map(text)?;
@@ -97,11 +96,8 @@ impl Hostname {
                 name.push(char::from(byte.to_ascii_lowercase()));
             }
         }
-        check(&name)?;
-        if has_a_label(&name) && map(&name)? != name {
-            return Err(BadHost::Idna);
-        }
-        Ok(Hostname(name.into()))
+        let shape = check(&name)?;
+        canonical_ascii(name, shape)
     }
 
     /// The name as text, without a final dot.
@@ -172,26 +168,35 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
 }
 
-fn lower(name: &str) -> String {
-    name.to_ascii_lowercase()
+/// What a look at every byte of a name found on the way.
+#[derive(Clone, Copy)]
+struct Shape {
+    has_upper_case: bool,
+    /// Whether some label starts with `xn--`, in any case.
+    has_a_label: bool,
 }
 
 /// Length, labels and characters of a name without its final dot, in any case.
-fn check(name: &str) -> Result<(), BadHost> {
+fn check(name: &str) -> Result<Shape, BadHost> {
     if name.is_empty() {
         return Err(BadHost::Empty);
     }
+    let mut shape = Shape { has_upper_case: false, has_a_label: false };
     let mut last = "";
     for label in name.split('.') {
-        if label.is_empty() {
-            return Err(BadHost::EmptyLabel);
+        for &byte in label.as_bytes() {
+            if !is_host_byte(byte) {
+                return Err(BadHost::Character);
+            }
+            shape.has_upper_case |= byte.is_ascii_uppercase();
         }
-        if !label.bytes().all(is_host_byte) {
-            return Err(BadHost::Character);
+        match label.len() {
+            0 => return Err(BadHost::EmptyLabel),
+            1..=MAX_LABEL => {}
+            _ => return Err(BadHost::LabelTooLong),
         }
-        if label.len() > MAX_LABEL {
-            return Err(BadHost::LabelTooLong);
-        }
+        shape.has_a_label |=
+            label.as_bytes().get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"xn--"));
         last = label;
     }
     if name.len() > MAX_NAME {
@@ -200,24 +205,26 @@ fn check(name: &str) -> Result<(), BadHost> {
     if is_number(last) {
         return Err(BadHost::AddressSpelling);
     }
-    Ok(())
+    Ok(shape)
+}
+
+/// A lower-case name whose A-labels, if it has any, stand for what they seem to.
+fn canonical_ascii(name: String, shape: Shape) -> Result<Hostname, BadHost> {
+    if shape.has_a_label && map(&name)? != name {
+        return Err(BadHost::Idna);
+    }
+    Ok(Hostname(name.into()))
 }
 
 /// The "ends in a number" test of the WHATWG URL standard, on the last label: `inet_aton` reads such hosts as
 /// IPv4 in decimal, octal and hexadecimal, with one to four parts. C23's `strtoul` adds `0b`.
 fn is_number(label: &str) -> bool {
-    if label.bytes().all(|byte| byte.is_ascii_digit()) {
-        return true;
-    }
     match label.as_bytes() {
+        [first, ..] if !first.is_ascii_digit() => false,
         [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
         [b'0', b'b' | b'B', digits @ ..] => digits.iter().all(|digit| matches!(digit, b'0' | b'1')),
-        _ => false,
+        digits => digits.iter().all(u8::is_ascii_digit),
     }
-}
-
-fn has_a_label(name: &str) -> bool {
-    name.split('.').any(|label| label.starts_with("xn--"))
 }
 
 /// UTS #46 to A-labels. Lengths and ASCII characters are left to [`check`], which names the fault.

@@ -205,13 +205,13 @@ impl Entry {
             _ if text.bytes().filter(|&byte| byte == b':').count() > 1 => (text, ""),
             _ => text.split_at(text.find(':').unwrap_or(text.len())),
         };
-        let host = HostPattern::parse(host)?;
         let ports = match ports.strip_prefix(':') {
-            Some(ports) => Some(PortSet::parse(ports)?),
+            Some(ports) => Some(ports),
             None if ports.is_empty() => None,
             None => return Err(EntryError::brackets(text)),
         };
-        Ok(Entry { host, ports })
+        let host = HostPattern::parse(host)?;
+        Ok(Entry { host, ports: ports.map(PortSet::parse).transpose()? })
     }
 
     /// Why the entry needs the long form with `broad = true`, if it does.

@@ -46,7 +46,7 @@ impl Context<'_> {
             _ => None,
         };
         if let Some((what, hint)) = found {
-            item.mistake(what, hint);
+            item.mistake(format!("{}: {what}", quoted(item.as_string().unwrap_or_default())), hint);
         }
         found.is_none()
     }

@@ -51,12 +51,14 @@ impl EntryError {
     }
 
     pub(super) fn brackets(text: &str) -> EntryError {
-        let what = if text.contains(']') {
-            "after the closing bracket only `:` and ports can follow"
+        let (what, hint) = if text.contains("]/") {
+            ("the prefix length stands outside the brackets", "write it inside, as in `[2001:db8::/64]:443`")
+        } else if text.contains(']') {
+            ("after the closing bracket only `:` and ports can follow", "write IPv6 as `[2001:db8::1]:443`")
         } else {
-            "the closing bracket is missing"
+            ("the closing bracket is missing", "write IPv6 as `[2001:db8::1]:443` or `[2001:db8::/64]:443`")
         };
-        Self::new(EntryErrorKind::Address, what, "write IPv6 as `[2001:db8::1]:443` or `[2001:db8::/64]:443`")
+        Self::new(EntryErrorKind::Address, what, hint)
     }
 
     pub(super) fn unbracketed(text: &str) -> EntryError {

@@ -12,56 +12,68 @@ pub enum SpecialUse {
     OnlyBroad,
 }
 
-// Refused together with the names below them, without a query.
-const METADATA: [&str; 10] = [
-    "metadata.google.internal",     // Google Cloud
-    "metadata.goog",                // Google Cloud, short
-    "metadata",                     // Google Cloud, under its search list
-    "instance-data.ec2.internal",   // AWS
-    "instance-data",                // AWS, under its search list
-    "metadata.azure.internal",      // Azure
-    "metadata.tencentyun.com",      // Tencent Cloud
-    "metadata.platformequinix.com", // Equinix Metal
-    "metadata.packet.net",          // Equinix Metal, older
-    "api.metadata.cloud.ibm.com",   // IBM Cloud
-];
+/// What a name, and every name below it, stands for.
+#[derive(Clone, Copy, PartialEq)]
+enum Meaning {
+    Metadata,
+    Special(SpecialUse),
+}
 
-const ALWAYS: [&str; 2] = ["localhost", "onion"];
+fn meaning(domain: &str) -> Option<Meaning> {
+    Some(match domain {
+        "metadata.google.internal"         // Google Cloud
+        | "metadata.goog"                  // Google Cloud, short
+        | "metadata"                       // Google Cloud, under its search list
+        | "instance-data.ec2.internal"     // AWS
+        | "instance-data"                  // AWS, under its search list
+        | "metadata.azure.internal"        // Azure
+        | "metadata.tencentyun.com"        // Tencent Cloud
+        | "metadata.platformequinix.com"   // Equinix Metal
+        | "metadata.packet.net"            // Equinix Metal, older
+        | "api.metadata.cloud.ibm.com"     // IBM Cloud
+        => Meaning::Metadata,
 
-// The last three are canaries: their answer tells a client to change its resolver or relay.
-const ONLY_BROAD: [&str; 15] = [
-    "local",                   // RFC 6762
-    "invalid",                 // RFC 6761 §6.4
-    "test",                    // RFC 6761 §6.2
-    "example",                 // RFC 6761 §6.5
-    "internal",                // ICANN board resolution of 2024-07-29; host.docker.internal and its relatives
-    "home.arpa",               // RFC 8375
-    "alt",                     // RFC 9476
-    "svc",                     // Kubernetes service names under the cluster's search list
-    "in-addr.arpa",            // RFC 6303
-    "ip6.arpa",                // RFC 6303
-    "resolver.arpa",           // RFC 9462
-    "ipv4only.arpa",           // RFC 8880
-    "use-application-dns.net", // Firefox
-    "mask.icloud.com",         // iCloud Private Relay
-    "mask-h2.icloud.com",      // iCloud Private Relay
-];
+        "localhost"                        // RFC 6761 §6.3
+        | "onion"                          // RFC 7686
+        => Meaning::Special(SpecialUse::Always),
+
+        "local"                            // RFC 6762
+        | "invalid"                        // RFC 6761 §6.4
+        | "test"                           // RFC 6761 §6.2
+        | "example"                        // RFC 6761 §6.5
+        | "internal"                       // ICANN resolution of 2024-07-29; host.docker.internal and its relatives
+        | "home.arpa"                      // RFC 8375
+        | "alt"                            // RFC 9476
+        | "svc"                            // Kubernetes service names under the cluster's search list
+        | "in-addr.arpa"                   // RFC 6303
+        | "ip6.arpa"                       // RFC 6303
+        | "resolver.arpa"                  // RFC 9462
+        | "ipv4only.arpa"                  // RFC 8880
+        // Canaries: their answer tells a client to change its resolver or relay.
+        | "use-application-dns.net"        // Firefox
+        | "mask.icloud.com"                // iCloud Private Relay
+        | "mask-h2.icloud.com"             // iCloud Private Relay
+        => Meaning::Special(SpecialUse::OnlyBroad),
+
+        _ => return None,
+    })
+}
 
 /// Whether a name is a metadata endpoint's. It is refused by name, without a query, and no rule lifts that.
 pub fn metadata_name(name: &Hostname) -> bool {
     // AWS answers the same under its regional domains: instance-data.REGION.compute.internal.
     let regional = name.as_str().starts_with("instance-data.") && name.is_below("internal");
-    regional || METADATA.iter().any(|known| name.is_at_or_below(known))
+    regional || name.suffixes().any(|domain| meaning(domain) == Some(Meaning::Metadata))
 }
 
 /// Whether a name has a meaning of its own, apart from the public DNS. Names of one label mean whatever the search
 /// list of the asking machine makes of them.
 pub fn special_use_name(name: &Hostname) -> Option<SpecialUse> {
-    if ALWAYS.iter().any(|known| name.is_at_or_below(known)) {
-        return Some(SpecialUse::Always);
-    }
-    let broad = name.is_single_label() || ONLY_BROAD.iter().any(|known| name.is_at_or_below(known));
-    broad.then_some(SpecialUse::OnlyBroad)
+    let found = name.suffixes().find_map(|domain| match meaning(domain) {
+        Some(Meaning::Special(special)) => Some(special),
+        Some(Meaning::Metadata) | None => None,
+    });
+    found.or_else(|| name.is_single_label().then_some(SpecialUse::OnlyBroad))
 }
 
 /// Whether a name exists by definition, although nothing of it is ever served from the network: localhost (RFC 6761

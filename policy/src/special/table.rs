@@ -20,18 +20,21 @@ pub struct SpecialRange {
 
 struct Row<Bits> {
     base: Bits,
+    mask: Bits,
     len: u8,
     class: AddressClass,
     source: &'static str,
 }
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, len: u8, class: AddressClass, source: &'static str) -> Row<u32> {
-    Row { base: u32::from_be_bytes([a, b, c, d]), len, class, source }
+    let mask = if len == 0 { 0 } else { u32::MAX << (32 - len) };
+    Row { base: u32::from_be_bytes([a, b, c, d]), mask, len, class, source }
 }
 
 const fn v6(segments: [u16; 8], len: u8, class: AddressClass, source: &'static str) -> Row<u128> {
     let [a, b, c, d, e, f, g, h] = segments;
-    Row { base: Ipv6Addr::new(a, b, c, d, e, f, g, h).to_bits(), len, class, source }
+    let mask = if len == 0 { 0 } else { u128::MAX << (128 - len) };
+    Row { base: Ipv6Addr::new(a, b, c, d, e, f, g, h).to_bits(), mask, len, class, source }
 }
 
 /// A prefix written without its zero tail.
@@ -69,29 +72,17 @@ static V4: [Row<u32>; 25] = [
     v4(0, 0, 0, 0, 0, Public, "unicast"),
 ];
 
-static V6: [Row<u128>; 36] = [
-    v6([0, 0, 0, 0, 0, 0, 0, 0], 128, Forbidden, "unspecified, RFC 4291 §2.5.2"),
-    v6([0, 0, 0, 0, 0, 0, 0, 1], 128, Gateway, "loopback, RFC 4291 §2.5.3"),
-    v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128, Metadata, "Scaleway metadata"),
-    v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128, Metadata, "Oracle Cloud metadata"),
-    v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Metadata, "Google Cloud metadata"),
+/// Rows inside 2000::/3, where nearly every address lies.
+static V6_GLOBAL: [Row<u128>; 16] = [
     v6([0x2001, 1, 0, 0, 0, 0, 0, 1], 128, Public, "Port Control Protocol anycast, RFC 7723 §4"),
     v6([0x2001, 1, 0, 0, 0, 0, 0, 2], 128, Public, "TURN anycast, RFC 8155 §8"),
     v6([0x2001, 1, 0, 0, 0, 0, 0, 3], 128, Public, "DNS-SD SRP anycast, RFC 9665"),
-    v6([0, 0, 0, 0, 0, 0, 0, 0], 96, NotPublic, "IPv4-compatible, RFC 4291 §2.5.5.1"),
-    v6([0, 0, 0, 0, 0xffff, 0, 0, 0], 96, NotPublic, "IPv4-translated, RFC 2765 §2.1"),
-    v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96, Public, "NAT64 well-known prefix, RFC 6052"),
-    v6([0x100, 0, 0, 0, 0, 0, 0, 0], 64, NotPublic, "discard-only, RFC 6666"),
-    v6([0x100, 0, 0, 1, 0, 0, 0, 0], 64, NotPublic, "dummy prefix, RFC 9780"),
-    p6(0x64, 0xff9b, 1, 48, NotPublic, "NAT64 local-use prefix, RFC 8215"),
     p6(0x2001, 2, 0, 48, NotPublic, "benchmarking, RFC 5180"),
     p6(0x2001, 4, 0x112, 48, Public, "AS112, RFC 7535"),
     p6(0x2620, 0x4f, 0x8000, 48, Public, "direct delegation AS112, RFC 7534"),
-    p6(0xfd00, 0xa9fe, 0xa9fe, 48, Metadata, "Linode metadata"),
     p6(0x2001, 0, 0, 32, Forbidden, "Teredo, RFC 4380"),
     p6(0x2001, 3, 0, 32, Public, "AMT, RFC 7450"),
     p6(0x2001, 0xdb8, 0, 32, NotPublic, "documentation, RFC 3849"),
-    p6(0xfd00, 0xec2, 0, 32, Metadata, "AWS metadata, DNS, time and credentials"),
     p6(0x2001, 0x10, 0, 28, NotPublic, "ORCHID, RFC 4843, deprecated"),
     // Registered as reachable, but an ORCHID names a key, not a place on the network.
     p6(0x2001, 0x20, 0, 28, NotPublic, "ORCHIDv2, RFC 7343"),
@@ -99,12 +90,29 @@ static V6: [Row<u128>; 36] = [
     p6(0x2001, 0, 0, 23, NotPublic, "IETF protocol assignments, RFC 2928"),
     p6(0x3fff, 0, 0, 20, NotPublic, "documentation, RFC 9637"),
     p6(0x2002, 0, 0, 16, NotPublic, "6to4, RFC 3056; relays withdrawn by RFC 7526"),
+    p6(0x2000, 0, 0, 3, Public, "global unicast, RFC 4291 §2.4"),
+];
+
+/// Rows outside it.
+static V6_OTHER: [Row<u128>; 20] = [
+    v6([0, 0, 0, 0, 0, 0, 0, 0], 128, Forbidden, "unspecified, RFC 4291 §2.5.2"),
+    v6([0, 0, 0, 0, 0, 0, 0, 1], 128, Gateway, "loopback, RFC 4291 §2.5.3"),
+    v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128, Metadata, "Scaleway metadata"),
+    v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128, Metadata, "Oracle Cloud metadata"),
+    v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Metadata, "Google Cloud metadata"),
+    v6([0, 0, 0, 0, 0, 0, 0, 0], 96, NotPublic, "IPv4-compatible, RFC 4291 §2.5.5.1"),
+    v6([0, 0, 0, 0, 0xffff, 0, 0, 0], 96, NotPublic, "IPv4-translated, RFC 2765 §2.1"),
+    v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96, Public, "NAT64 well-known prefix, RFC 6052"),
+    v6([0x100, 0, 0, 0, 0, 0, 0, 0], 64, NotPublic, "discard-only, RFC 6666"),
+    v6([0x100, 0, 0, 1, 0, 0, 0, 0], 64, NotPublic, "dummy prefix, RFC 9780"),
+    p6(0x64, 0xff9b, 1, 48, NotPublic, "NAT64 local-use prefix, RFC 8215"),
+    p6(0xfd00, 0xa9fe, 0xa9fe, 48, Metadata, "Linode metadata"),
+    p6(0xfd00, 0xec2, 0, 32, Metadata, "AWS metadata, DNS, time and credentials"),
     p6(0x5f00, 0, 0, 16, NotPublic, "SRv6 segment identifiers, RFC 9602"),
     p6(0xfe80, 0, 0, 10, Metadata, "link-local, RFC 4291 §2.5.6; home of metadata endpoints"),
     p6(0xfec0, 0, 0, 10, NotPublic, "site-local, deprecated by RFC 3879"),
     p6(0xff00, 0, 0, 8, Forbidden, "multicast, RFC 4291 §2.7"),
     p6(0xfc00, 0, 0, 7, NotPublic, "unique local, RFC 4193"),
-    p6(0x2000, 0, 0, 3, Public, "global unicast, RFC 4291 §2.4"),
     // IANA has delegated nothing else for unicast.
     p6(0, 0, 0, 1, NotPublic, "reserved by IETF, RFC 4291 §4"),
     p6(0x8000, 0, 0, 1, NotPublic, "reserved by IETF, RFC 4291 §4"),
@@ -123,7 +131,7 @@ static NEVER_PUBLIC: [IpNet; 6] = [
 
 impl Row<u32> {
     fn contains(&self, address: u32) -> bool {
-        (self.base ^ address).checked_shr(32 - u32::from(self.len)).unwrap_or(0) == 0
+        address & self.mask == self.base
     }
 
     fn range(&self) -> IpNet {
@@ -133,7 +141,7 @@ impl Row<u32> {
 
 impl Row<u128> {
     fn contains(&self, address: u128) -> bool {
-        (self.base ^ address).checked_shr(128 - u32::from(self.len)).unwrap_or(0) == 0
+        address & self.mask == self.base
     }
 
     fn range(&self) -> IpNet {
@@ -148,7 +156,8 @@ pub(super) fn class_v4(address: Ipv4Addr) -> AddressClass {
 
 pub(super) fn class_v6(address: Ipv6Addr) -> AddressClass {
     let bits = address.to_bits();
-    V6.iter().find(|row| row.contains(bits)).map_or(NotPublic, |row| row.class)
+    let rows: &[Row<u128>] = if bits >> 125 == 1 { &V6_GLOBAL } else { &V6_OTHER };
+    rows.iter().find(|row| row.contains(bits)).map_or(NotPublic, |row| row.class)
 }
 
 /// The class of a range whose addresses all lie in one row; the worst one otherwise is unknown, so [`Public`].
@@ -170,7 +179,11 @@ pub(crate) fn touches_private(range: IpNet) -> bool {
 
 fn rows() -> impl Iterator<Item = SpecialRange> {
     let v4 = V4.iter().map(|row| SpecialRange { range: row.range(), class: row.class, source: row.source });
-    let v6 = V6.iter().map(|row| SpecialRange { range: row.range(), class: row.class, source: row.source });
+    let v6 = V6_GLOBAL.iter().chain(&V6_OTHER).map(|row| SpecialRange {
+        range: row.range(),
+        class: row.class,
+        source: row.source,
+    });
     v4.chain(v6)
 }
 
@@ -188,7 +201,10 @@ mod tests {
     #[test]
     fn rows_go_from_narrow_to_wide_and_have_no_host_bits() {
         assert!(V4.is_sorted_by(|a, b| a.len >= b.len));
-        assert!(V6.is_sorted_by(|a, b| a.len >= b.len));
+        assert!(V6_GLOBAL.is_sorted_by(|a, b| a.len >= b.len));
+        assert!(V6_OTHER.is_sorted_by(|a, b| a.len >= b.len));
+        assert!(V6_GLOBAL.iter().all(|row| row.base >> 125 == 1 && row.len >= 3));
+        assert!(V6_OTHER.iter().all(|row| row.base >> 125 != 1));
         for row in rows() {
             assert_eq!(row.range, row.range.trunc(), "{}", row.range);
             assert!(!row.source.is_empty());
@@ -204,15 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn the_shift_agrees_with_ipnet() {
+    fn the_masks_agree_with_ipnet() {
         for row in &V4 {
             for probe in V4.iter().map(|row| row.base).chain([u32::MAX, 1, 0x0a00_0001]) {
                 let expected = row.range().contains(&IpAddr::V4(Ipv4Addr::from_bits(probe)));
                 assert_eq!(row.contains(probe), expected, "{} {probe:x}", row.range());
             }
         }
-        for row in &V6 {
-            for probe in V6.iter().map(|row| row.base).chain([u128::MAX, 2]) {
+        let all = || V6_GLOBAL.iter().chain(&V6_OTHER);
+        for row in all() {
+            for probe in all().map(|row| row.base).chain([u128::MAX, 2]) {
                 let expected = row.range().contains(&IpAddr::V6(Ipv6Addr::from_bits(probe)));
                 assert_eq!(row.contains(probe), expected, "{} {probe:x}", row.range());
             }
