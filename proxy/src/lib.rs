@@ -1,7 +1,26 @@
 //! The inbounds that streams come through, the dialler, and the tunnel between them.
+//!
+//! ```text
+//! listener ─▶ connection ─┬─ http ───┬─▶ open: decide ─▶ resolve ─▶ vet ─▶ dial ─▶ record ─▶ first bytes ─▶ tunnel
+//!                         └─ socks5 ─┘        │                 │         │        │            │
+//!                                             └── the inbound's own "no" ─┴────────┘        alert, reset
+//! ```
 
+pub mod config;
+pub mod gateway;
 pub mod http;
+pub mod listener;
+pub mod live;
 pub mod socks5;
 pub mod stream;
 pub mod tcp;
 pub mod tunnel;
+
+mod connection;
+mod dial;
+mod first_bytes;
+mod open;
+
+pub use config::Timeouts;
+pub use gateway::Gateway;
+pub use listener::Listener;

@@ -229,6 +229,16 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
+    /// A reader that has these bytes already; the next [`HeadReader::feed`] looks at them.
+    pub fn starting_with(bytes: Vec<u8>) -> Self {
+        Self { buffer: bytes, scanned: 0, line: None }
+    }
+
+    /// Whether what has come begins as a CONNECT.
+    pub fn shows_connect(&self) -> bool {
+        self.buffer.starts_with(b"CONNECT ")
+    }
+
     /// Takes the next bytes of the connection. Returns the head once it is whole; what follows it stays, and is
     /// the beginning of the body or of the next request.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<RequestHead>, BadHead> {

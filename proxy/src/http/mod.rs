@@ -3,3 +3,7 @@
 pub mod head;
 
 mod framing;
+mod reply;
+mod serve;
+
+pub(crate) use serve::serve;

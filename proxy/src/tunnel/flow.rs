@@ -1,18 +1,14 @@
 //! One direction of a tunnel: from one stream's end of input to the other stream's half-close.
 
-use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Failed;
 use super::pipe::{Filled, Pipe};
-use crate::stream::Stream;
-
-/// What one read can take. Larger buffers leave the second-level cache; 8 KiB costs twice the CPU in bulk.
-const BUFFER: usize = 64 * 1024;
+use crate::stream::{Stream, with_buffer};
 
 /// A read of this size counts as bulk. Below it a copy is cheaper than moving pages.
 const LARGE: usize = 16 * 1024;
@@ -23,16 +19,13 @@ const STREAK: u8 = 4;
 /// So many moves a direction may make before the thread's other tasks get their turn: at most 2 MiB.
 const TURN: u32 = 8;
 
-thread_local! {
-    static BUFFERS: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER].into_boxed_slice());
-}
-
 /// One direction.
 #[derive(Debug)]
 pub(super) struct Flow {
     held: Held,
     phase: Phase,
     end: End,
+    stop_at: Option<u8>,
 }
 
 /// What was taken from the source and is not yet with the sink.
@@ -66,7 +59,21 @@ impl Flow {
     /// A direction whose sink must see `first` before anything else.
     pub(super) fn new(first: Vec<u8>) -> Self {
         let held = if first.is_empty() { Held::Nothing } else { Held::Bytes { bytes: first, sent: 0 } };
-        Self { held, phase: Phase::Messages { large: 0 }, end: End::Open }
+        Self { held, phase: Phase::Messages { large: 0 }, end: End::Open, stop_at: None }
+    }
+
+    /// A direction that stops before it passes anything on, should the source's first byte be this one.
+    pub(super) fn stopping_at(first: u8) -> Self {
+        Self { stop_at: Some(first), ..Self::new(Vec::new()) }
+    }
+
+    /// Bytes that were taken from the source and are not with the sink.
+    pub(super) fn into_held(self) -> Vec<u8> {
+        match self.held {
+            Held::Bytes { mut bytes, sent } => bytes.split_off(sent.min(bytes.len())),
+            Held::Pipe(pipe) => pipe.into_bytes(),
+            Held::Nothing => Vec::new(),
+        }
     }
 
     /// Moves what can be moved now. Ready once the source has finished and the sink has been half-closed;
@@ -142,15 +149,20 @@ impl Flow {
         sink: &mut Stream,
         count: impl Fn(usize),
     ) -> Poll<Result<(), Failed>> {
-        BUFFERS.with_borrow_mut(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
-            ready!(Pin::new(source).poll_read(cx, &mut buffer)).map_err(|_| Failed::Source)?;
+        with_buffer(|buffer| {
+            ready!(Pin::new(source).poll_read(cx, buffer)).map_err(|_| Failed::Source)?;
             let got = buffer.filled();
             if got.is_empty() {
                 self.end = End::Eof;
                 return Poll::Ready(Ok(()));
             }
             count(got.len());
+            if let Some(byte) = self.stop_at.take()
+                && got.first() == Some(&byte)
+            {
+                self.held = Held::Bytes { bytes: got.to_vec(), sent: 0 };
+                return Poll::Ready(Err(Failed::Stopped));
+            }
             if let Phase::Messages { large } = self.phase {
                 self.phase = match large + 1 {
                     _ if got.len() < LARGE => Phase::Messages { large: 0 },

@@ -45,9 +45,10 @@ pub struct Tunnel {
     pub client: Stream,
     /// The side that was dialled.
     pub upstream: Stream,
-    /// Bytes that the client has sent already and that the upstream must see first.
+    /// Bytes that the client has sent already and that the upstream must see first. Whoever took them has counted
+    /// them.
     pub to_upstream: Vec<u8>,
-    /// Bytes that the upstream has sent already and that the client must see first.
+    /// Bytes that the upstream has sent already and that the client must see first, counted as well.
     pub to_client: Vec<u8>,
     /// Counts the bytes and ends the tunnel from outside.
     pub meter: Arc<Meter>,
@@ -85,69 +86,94 @@ pub enum Cause {
     Killed,
 }
 
-/// Which of a direction's two streams failed. What the error was says nothing more: a peer that reset, died
+/// Which of a direction's two streams failed, if one did. What the error was says nothing more: a peer that reset, died
 /// or became unreachable is gone.
 #[derive(Debug)]
 enum Failed {
     Source,
     Sink,
+    /// Neither: the first byte is one to stop at.
+    Stopped,
 }
 
 impl Tunnel {
-    /// Copies until both directions have finished, a stream fails, the tunnel idles out or is killed, and
-    /// closes both streams.
-    #[expect(clippy::manual_async_fn, reason = "an async fn keeps its arguments twice: as given and as used")]
-    pub fn run(mut self) -> impl Future<Output = Closed> + Send {
-        async move {
-            let started = Instant::now();
-            let cause = self.copy().await;
-            match cause {
-                // A peer must not take a cut stream for a whole one.
-                Cause::ClientReset | Cause::UpstreamReset | Cause::Killed => {
-                    self.client.reset_on_close();
-                    self.upstream.reset_on_close();
-                }
-                Cause::ClientEof | Cause::UpstreamEof | Cause::Idle => {}
-            }
-            Closed { up: self.meter.up(), down: self.meter.down(), duration: started.elapsed(), cause }
-        }
+    /// Copies until both directions have finished, a stream fails, the tunnel idles out or is killed. The streams
+    /// close when the tunnel is dropped.
+    pub async fn run(&mut self) -> Closed {
+        let started = Instant::now();
+        let up = Flow::new(mem::take(&mut self.to_upstream));
+        // A flow that stops nowhere has no other way to end.
+        let cause = self.copy(up).await.unwrap_or(Cause::Killed);
+        self.end(cause, started)
     }
 
-    async fn copy(&mut self) -> Cause {
+    /// The same, unless the first byte that the client sends is `first`: then nothing of the client's has been
+    /// passed on, and `None` gives the tunnel back with what the client has sent in `to_upstream`.
+    pub(crate) async fn run_unless(&mut self, first: u8) -> Option<Closed> {
+        let started = Instant::now();
+        if self.to_upstream.first() == Some(&first) {
+            return None;
+        }
+        let up = match self.to_upstream.is_empty() {
+            true => Flow::stopping_at(first),
+            false => Flow::new(mem::take(&mut self.to_upstream)),
+        };
+        let cause = self.copy(up).await?;
+        Some(self.end(cause, started))
+    }
+
+    fn end(&self, cause: Cause, started: Instant) -> Closed {
+        match cause {
+            // A peer must not take a cut stream for a whole one.
+            Cause::ClientReset | Cause::UpstreamReset | Cause::Killed => {
+                self.client.reset_on_close();
+                self.upstream.reset_on_close();
+            }
+            Cause::ClientEof | Cause::UpstreamEof | Cause::Idle => {}
+        }
+        Closed { up: self.meter.up(), down: self.meter.down(), duration: started.elapsed(), cause }
+    }
+
+    async fn copy(&mut self, mut up: Flow) -> Option<Cause> {
         let Self { client, upstream, to_upstream, to_client, meter, idle } = self;
-        meter.add_up(to_upstream.len());
-        meter.add_down(to_client.len());
-        let mut up = Flow::new(mem::take(to_upstream));
         let mut down = Flow::new(mem::take(to_client));
         let mut idled = pin!(idled(*idle, meter));
         let mut first = None;
-        poll_fn(|cx| {
+        let cause = poll_fn(|cx| {
             if meter.poll_killed(cx).is_ready() {
-                return Poll::Ready(Cause::Killed);
+                return Poll::Ready(Some(Cause::Killed));
             }
             let up = up.poll(cx, client, upstream, |bytes| meter.add_up(bytes));
             let down = down.poll(cx, upstream, client, |bytes| meter.add_down(bytes));
-            let cause = match (&up, &down) {
+            match (&up, &down) {
+                (Poll::Ready(Err(Failed::Stopped)), _) | (_, Poll::Ready(Err(Failed::Stopped))) => {
+                    return Poll::Ready(None);
+                }
                 (Poll::Ready(Err(Failed::Source)), _) | (_, Poll::Ready(Err(Failed::Sink))) => {
-                    Cause::ClientReset
+                    return Poll::Ready(Some(Cause::ClientReset));
                 }
                 (Poll::Ready(Err(Failed::Sink)), _) | (_, Poll::Ready(Err(Failed::Source))) => {
-                    Cause::UpstreamReset
+                    return Poll::Ready(Some(Cause::UpstreamReset));
                 }
-                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => first.unwrap_or(Cause::ClientEof),
+                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => {
+                    return Poll::Ready(Some(first.unwrap_or(Cause::ClientEof)));
+                }
                 (Poll::Ready(Ok(())), Poll::Pending) => {
                     first.get_or_insert(Cause::ClientEof);
-                    return idled.as_mut().poll(cx).map(|()| Cause::Idle);
                 }
                 (Poll::Pending, Poll::Ready(Ok(()))) => {
                     first.get_or_insert(Cause::UpstreamEof);
-                    return idled.as_mut().poll(cx).map(|()| Cause::Idle);
                 }
-                (Poll::Pending, Poll::Pending) => return idled.as_mut().poll(cx).map(|()| Cause::Idle),
-            };
-            Poll::Ready(cause)
+                (Poll::Pending, Poll::Pending) => {}
+            }
+            idled.as_mut().poll(cx).map(|()| Some(Cause::Idle))
         })
-        .await
+        .await;
+        if cause.is_none() {
+            *to_upstream = up.into_held();
+            *to_client = down.into_held();
+        }
+        cause
     }
 }
 

@@ -112,6 +112,20 @@ impl Pipe {
         }
     }
 
+    /// Takes what is in the pipe out of it, for a flow that goes on in another way.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.filled];
+        let mut taken = 0;
+        while let Some(room @ [_, ..]) = bytes.get_mut(taken..) {
+            match rustix::io::read(&self.read, room) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => taken += read,
+            }
+        }
+        bytes.truncate(taken);
+        bytes
+    }
+
     /// Moves what is in the pipe into the socket, as much as it takes.
     pub(super) fn drain(&mut self, to: &Stream) -> io::Result<()> {
         let moved = to.try_io(Interest::WRITABLE, |to| {

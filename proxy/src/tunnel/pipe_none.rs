@@ -26,6 +26,10 @@ impl Pipe {
         match self {}
     }
 
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        match self {}
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         match *self {}
     }

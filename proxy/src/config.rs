@@ -1,0 +1,30 @@
+//! What the inbounds are told: how long they wait.
+
+use std::time::Duration;
+
+/// The `[timeouts]` table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the first attempt to reach a destination to the last: all its addresses together.
+    pub connect: Duration,
+    /// A request head, a SOCKS5 handshake or a ClientHello must be whole after this, counted from its beginning,
+    /// so that a byte now and then does not extend it.
+    pub head: Duration,
+    /// A tunnel or an exchange with no byte either way for this long is closed. Long-lived streams must keep alive
+    /// below it.
+    pub idle: Duration,
+    /// What is still open this long after the gateway was told to stop is reset.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            // MCP and database sessions rest for half an hour and more.
+            idle: Duration::from_secs(3600),
+            drain: Duration::from_secs(30),
+        }
+    }
+}

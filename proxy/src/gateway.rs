@@ -1,0 +1,116 @@
+//! What all inbounds of one gateway share, and what happens to open streams when the policy changes or it stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dns::Resolver;
+use dns::clock::now;
+use policy::Gate;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::config::Timeouts;
+use crate::live::Streams;
+
+/// An expiry is looked for at least this often, so that a clock that was set forward is noticed.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// The shared part of every inbound.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) resolver: Resolver,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) streams: Arc<Streams>,
+    clients: AtomicUsize,
+    changed: Notify,
+    idle: Notify,
+}
+
+/// One connected client, from its acceptance to its end.
+#[derive(Debug)]
+pub(crate) struct Client {
+    gateway: Arc<Gateway>,
+}
+
+impl Gateway {
+    /// A gateway that serves nobody yet.
+    pub fn new(gate: Arc<Gate>, resolver: Resolver, timeouts: Timeouts) -> Arc<Self> {
+        let streams = Arc::new(Streams::new(Arc::clone(&gate)));
+        Arc::new(Self {
+            gate,
+            resolver,
+            timeouts,
+            streams,
+            clients: AtomicUsize::new(0),
+            changed: Notify::new(),
+            idle: Notify::new(),
+        })
+    }
+
+    /// The open streams.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// How many clients are connected.
+    pub fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// To be called after another policy has been put in force, or the host's addresses have changed: ends what is
+    /// no longer allowed before it returns.
+    pub fn policy_changed(&self) {
+        self.streams.judge_anew(now());
+        self.changed.notify_one();
+    }
+
+    /// Ends streams when what allows them ends by itself (`until`). Runs for the life of the gateway.
+    pub async fn watch_expiry(&self) {
+        loop {
+            let at = now();
+            let Some(expiry) = self.gate.next_expiry(at) else {
+                self.changed.notified().await;
+                continue;
+            };
+            let wait = Duration::from_nanos(expiry.since(at));
+            let changed = timeout(wait.min(LOOK_EVERY), self.changed.notified()).await.is_ok();
+            if !changed && now() >= expiry {
+                self.streams.judge_anew(now());
+            }
+        }
+    }
+
+    /// Waits until all clients have gone, for as long as a drain may take; then resets what is still open.
+    /// The listeners must have been closed.
+    pub async fn drain(&self) {
+        let gone = async {
+            while self.clients() > 0 {
+                self.idle.notified().await;
+            }
+        };
+        if timeout(self.timeouts.drain, gone).await.is_err() {
+            self.streams.end_all();
+        }
+    }
+
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        Client { gateway: Arc::clone(self) }
+    }
+}
+
+impl Client {
+    pub(crate) const fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.gateway.clients.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.gateway.idle.notify_one();
+        }
+    }
+}

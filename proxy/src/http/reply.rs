@@ -1,0 +1,262 @@
+//! The gateway's own answers: one visible reason, in the status line, in the headers and in the body.
+
+use std::fmt::Write as _;
+
+use policy::{Ask, Denial, Failure, Host, Reason};
+
+use super::head::{BadHead, RequestHead};
+
+/// What the body says to software that reads it for somebody.
+const ADVICE: &str = "Blocked by policy; do not retry another way.";
+
+/// How an answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    json: bool,
+    body: bool,
+    keep_alive: bool,
+}
+
+impl Form {
+    /// As the request wants it; `keep_alive` says whether the connection goes on after the answer.
+    pub(crate) fn of(head: &RequestHead, keep_alive: bool) -> Self {
+        let accepts =
+            |value: &[u8]| value.windows(16).any(|part| part.eq_ignore_ascii_case(b"application/json"));
+        let json = head.fields().any(|(name, value)| name.eq_ignore_ascii_case("accept") && accepts(value));
+        Self { json, body: head.method() != "HEAD", keep_alive }
+    }
+
+    /// For requests that could not be read: the connection ends with the answer.
+    const UNREAD: Self = Self { json: false, body: true, keep_alive: false };
+}
+
+/// The answer to an attempt that the policy refuses.
+pub(crate) fn denial(denial: &Denial, form: Form) -> Vec<u8> {
+    let reason = denial.reason();
+    let hints = denial.sandbox().is_some_and(|sandbox| sandbox.hints);
+    let mut lines = vec![reason.text().to_owned()];
+    if let Some(note) = note(denial) {
+        lines.push(note.to_owned());
+    }
+    if hints && let Some(rule) = denial.rule() {
+        let place = rule.place();
+        lines.push(format!("rule: {rule} ({}:{})", place.file, place.line));
+    }
+    if hints && let Some(remedy) = denial.remedy() {
+        lines.push(format!(
+            "to allow it, add \"{}\" to allow of [policy.{}] in {}",
+            remedy.entry, remedy.policy, remedy.file
+        ));
+    }
+    let answer = Answer {
+        status: denied_status(reason),
+        error: "http_request_denied",
+        verb: "Blocked",
+        reason,
+        id: denial.attempt().id.to_string(),
+        what: what(&denial.attempt().ask),
+        lines,
+        advice: Some(ADVICE),
+    };
+    answer.write(form)
+}
+
+/// The answer to an attempt that failed upstream.
+pub(crate) fn failure(failure: &Failure, form: Form) -> Vec<u8> {
+    let reason = failure.reason();
+    // The types of RFC 9209 §2.3.
+    let (status, error) = match reason {
+        Reason::UpstreamTimeout => (504, "connection_timeout"),
+        Reason::UpstreamDnsFailed => (502, "dns_error"),
+        _ => (502, "destination_unavailable"),
+    };
+    let answer = Answer {
+        status,
+        error,
+        verb: "Not reached",
+        reason,
+        id: failure.attempt().id.to_string(),
+        what: what(&failure.attempt().ask),
+        lines: vec![reason.text().to_owned()],
+        advice: None,
+    };
+    answer.write(form)
+}
+
+/// The answer to a request that could not be read.
+pub(crate) fn bad_head(denial: &Denial, bad: BadHead) -> Vec<u8> {
+    let answer = Answer {
+        status: bad.status(),
+        error: "http_request_error",
+        verb: "Refused",
+        reason: denial.reason(),
+        id: denial.attempt().id.to_string(),
+        what: String::new(),
+        lines: vec![bad.to_string()],
+        advice: None,
+    };
+    answer.write(Form::UNREAD)
+}
+
+/// What there is to say beyond the reason.
+fn note(denial: &Denial) -> Option<&'static str> {
+    let host = denial.attempt().ask.host();
+    let port = denial.attempt().ask.port().map(policy::Port::get);
+    match (denial.reason(), host, port) {
+        (Reason::GatewayAddress, Some(Host::Address(address)), _) if address.is_loopback() => Some(
+            "this is the loopback of the gateway, not of the sandbox: set NO_PROXY=localhost,127.0.0.1,::1 for \
+             the sandbox's own",
+        ),
+        (Reason::PortNotAllowed, _, Some(80)) => {
+            Some("an entry without a port means port 443: plain HTTP needs host:80")
+        }
+        _ => None,
+    }
+}
+
+/// What was asked for, from parsed values only.
+fn what(ask: &Ask) -> String {
+    match ask {
+        Ask::Stream(destination) => destination.to_string(),
+        Ask::Request { destination, method, .. } => format!("{method} {destination}"),
+        Ask::Lookup { name, .. } => name.to_string(),
+        Ask::Unreadable { .. } => String::new(),
+    }
+}
+
+fn denied_status(reason: Reason) -> u16 {
+    match reason {
+        Reason::BadRequest => 400,
+        Reason::LimitConnections
+        | Reason::LimitDownload
+        | Reason::LimitNames
+        | Reason::LimitRate
+        | Reason::LimitUpload => 429,
+        Reason::UpstreamConnectFailed | Reason::UpstreamDnsFailed => 502,
+        Reason::UpstreamTimeout => 504,
+        Reason::AddressForbidden
+        | Reason::AddressLiteralNotListed
+        | Reason::AddressNotPublic
+        | Reason::ApprovalDenied
+        | Reason::ApprovalPending
+        | Reason::ApprovalTimeout
+        | Reason::AuditUnavailable
+        | Reason::DeniedByRule
+        | Reason::EchPresent
+        | Reason::GatewayAddress
+        | Reason::HelloInvalid
+        | Reason::HostMismatch
+        | Reason::IdentityMismatch
+        | Reason::LinkAppeared
+        | Reason::MetadataEndpoint
+        | Reason::MethodNotAllowed
+        | Reason::NotListed
+        | Reason::PathNotAllowed
+        | Reason::PolicyChanged
+        | Reason::PortNotAllowed
+        | Reason::QtypeNotAllowed
+        | Reason::SandboxExpired
+        | Reason::SniMismatch
+        | Reason::SniMissing
+        | Reason::SpecialUseName
+        | Reason::TlsRequired
+        | Reason::UnknownSandbox => 403,
+    }
+}
+
+/// Everything that an answer says.
+struct Answer {
+    status: u16,
+    error: &'static str,
+    verb: &'static str,
+    reason: Reason,
+    id: String,
+    what: String,
+    lines: Vec<String>,
+    advice: Option<&'static str>,
+}
+
+impl Answer {
+    fn write(&self, form: Form) -> Vec<u8> {
+        let Self { status, error, verb, reason, id, .. } = self;
+        let code = reason.code();
+        let (kind, body) = match form.json {
+            true => ("application/json", self.json()),
+            false => ("text/plain; charset=utf-8", self.text()),
+        };
+        let length = body.len();
+        let connection = if form.keep_alive { "keep-alive" } else { "close" };
+        // The longest line has 95 bytes: "Blocked by tidegate: address_literal_not_listed, id " and 26 more.
+        let mut answer = format!(
+            "HTTP/1.1 {status} {verb} by tidegate: {code}, id {id}\r\n\
+             Proxy-Status: tidegate; error={error}; details=\"{code}\"\r\n\
+             Tidegate-Reason: {code}\r\n\
+             Tidegate-Id: {id}\r\n\
+             Content-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\
+             Cache-Control: no-store\r\n\
+             Connection: {connection}\r\n"
+        );
+        if *status == 429 {
+            answer.push_str("Retry-After: 1\r\n");
+        }
+        if *status == 405 {
+            // RFC 9110 §15.5.6: a 405 says what is allowed; the list is open.
+            answer.push_str("Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, CONNECT\r\n");
+        }
+        answer.push_str("\r\n");
+        if form.body {
+            answer.push_str(&body);
+        }
+        answer.into_bytes()
+    }
+
+    fn text(&self) -> String {
+        let mut text = match self.what.is_empty() {
+            true => format!("{}: {}\n", self.verb, self.reason.code()),
+            false => format!("{}: {} ({})\n", self.verb, self.what, self.reason.code()),
+        };
+        for line in &self.lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        let _ = writeln!(text, "id: {}", self.id);
+        if let Some(advice) = self.advice {
+            text.push_str(advice);
+            text.push('\n');
+        }
+        text
+    }
+
+    fn json(&self) -> String {
+        let error = if self.advice.is_some() { "policy_denied" } else { self.error };
+        let details: Vec<String> = self.lines.iter().map(|line| quoted(line)).collect();
+        format!(
+            "{{\"error\":{},\"reason\":{},\"what\":{},\"details\":[{}],\"id\":{},\"advice\":{}}}\n",
+            quoted(error),
+            quoted(self.reason.code()),
+            quoted(&self.what),
+            details.join(","),
+            quoted(&self.id),
+            self.advice.map_or_else(|| "null".to_owned(), quoted),
+        )
+    }
+}
+
+/// A JSON string (RFC 8259 §7).
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,97 @@
+//! Accepts clients and gives each a task of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::{ListenerName, Peer};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::time::sleep;
+
+use crate::connection::Connection;
+use crate::gateway::Gateway;
+use crate::stream::{self, Stream};
+
+/// Connections that the kernel completes ahead of us; bursts of installers open dozens at once.
+const BACKLOG: u32 = 1024;
+
+/// How long to wait when nothing can be accepted, as with no descriptor left: the condition does not clear by itself
+/// and accept would fail again at once.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One place where clients come in. Closed when dropped.
+#[derive(Debug)]
+pub struct Listener {
+    name: ListenerName,
+    socket: Socket,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens on an address. Policy knows the listener by `name`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn tcp(name: ListenerName, address: SocketAddr) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A restart must not fail on the last run's connections in TIME_WAIT.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
+        // Linux gives what is set here to every accepted socket: no system call for each of them.
+        stream::tune(&listener);
+        Ok(Self { name, socket: Socket::Tcp(listener) })
+    }
+
+    /// Listens on a unix socket. Whoever may write to the file may connect: its mode is the caller's to set.
+    ///
+    /// # Errors
+    /// What the kernel says; the path must not exist.
+    pub fn unix(name: ListenerName, path: &Path) -> io::Result<Self> {
+        Ok(Self { name, socket: Socket::Unix(UnixListener::bind(path)?) })
+    }
+
+    /// Where it listens; `None` for a unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(tcp) => tcp.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
+    /// Serves clients until it is dropped; the clients that it has accepted go on.
+    pub async fn run(self, gateway: Arc<Gateway>) {
+        loop {
+            match self.accept().await {
+                Ok((stream, peer)) => {
+                    let connection = Connection { stream, peer, client: gateway.client() };
+                    tokio::spawn(connection.serve());
+                }
+                // The client has gone already (accept(2)).
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(listener = %self.name, %error, "cannot accept a connection");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, Peer)> {
+        let (stream, address) = match &self.socket {
+            Socket::Tcp(tcp) => {
+                let (stream, address) = tcp.accept().await?;
+                (Stream::Tcp(stream), Some(address))
+            }
+            Socket::Unix(unix) => (Stream::Unix(unix.accept().await?.0), None),
+        };
+        Ok((stream, Peer::new(Arc::clone(&self.name), address)))
+    }
+}

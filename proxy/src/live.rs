@@ -1,0 +1,161 @@
+//! The streams that are open now: they are judged anew when the policy changes, and each ends with one record.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use policy::{Ending, Gate, Hostname, Live, Permit, Reason, Timestamp};
+
+use crate::tunnel::Meter;
+
+/// Every open stream of the gateway.
+#[derive(Debug)]
+pub struct Streams {
+    gate: Arc<Gate>,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    taken: Vec<Option<Arc<Entry>>>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    live: Live,
+    meter: Arc<Meter>,
+    cut: OnceLock<Reason>,
+}
+
+/// One open stream. Dropping it records its end, whatever the way.
+#[derive(Debug)]
+pub struct Session {
+    streams: Arc<Streams>,
+    entry: Arc<Entry>,
+    slot: usize,
+    sni: Option<Hostname>,
+}
+
+impl Streams {
+    /// Nothing is open yet.
+    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+        Self { gate, slots: Mutex::default() }
+    }
+
+    /// How many streams are open.
+    pub fn count(&self) -> usize {
+        let slots = self.slots();
+        slots.taken.len() - slots.free.len()
+    }
+
+    /// Takes in a stream that is on record. It is judged once more where the policy has changed since: a change
+    /// before this does not find it among the open ones, a change after this does.
+    pub(crate) fn admit(self: &Arc<Self>, live: Live, now: Timestamp) -> Session {
+        let entry = Arc::new(Entry { live, meter: Arc::default(), cut: OnceLock::new() });
+        let slot = self.slots().take(Arc::clone(&entry));
+        if self.gate.generation() != entry.live.permit().generation() {
+            entry.judge(&self.gate, now);
+        }
+        Session { streams: Arc::clone(self), entry, slot, sni: None }
+    }
+
+    /// Ends what the policy no longer allows: after a reload, an expiry, or a change of the host's addresses.
+    pub fn judge_anew(&self, now: Timestamp) {
+        for entry in self.open() {
+            entry.judge(&self.gate, now);
+        }
+    }
+
+    /// Ends everything.
+    pub(crate) fn end_all(&self) {
+        for entry in self.open() {
+            entry.meter.kill();
+        }
+    }
+
+    fn open(&self) -> Vec<Arc<Entry>> {
+        self.slots().taken.iter().flatten().cloned().collect()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // Nothing that can panic runs under the lock.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots {
+    fn take(&mut self, entry: Arc<Entry>) -> usize {
+        match self.free.pop() {
+            Some(slot) => {
+                if let Some(place) = self.taken.get_mut(slot) {
+                    *place = Some(entry);
+                }
+                slot
+            }
+            None => {
+                self.taken.push(Some(entry));
+                self.taken.len() - 1
+            }
+        }
+    }
+
+    fn give_back(&mut self, slot: usize) {
+        if self.taken.get_mut(slot).and_then(Option::take).is_some() {
+            self.free.push(slot);
+        }
+    }
+}
+
+impl Entry {
+    fn judge(&self, gate: &Gate, now: Timestamp) {
+        if let Err(reason) = gate.still_allows(&self.live, now) {
+            self.cut(reason);
+        }
+    }
+
+    fn cut(&self, reason: Reason) {
+        // The first reason is the one that ended it.
+        let _ = self.cut.set(reason);
+        self.meter.kill();
+    }
+}
+
+impl Session {
+    /// The permit under which the stream was opened.
+    pub fn permit(&self) -> &Permit {
+        self.entry.live.permit()
+    }
+
+    /// Counts the stream's bytes, and tells when it must end.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.entry.meter
+    }
+
+    /// Ends the stream for a reason, which its record will carry.
+    pub fn cut(&self, reason: Reason) {
+        self.entry.cut(reason);
+    }
+
+    /// Why the stream was cut, if it was.
+    pub fn reason(&self) -> Option<Reason> {
+        self.entry.cut.get().copied()
+    }
+
+    /// Notes the name that the stream showed.
+    pub(crate) fn shows(&mut self, name: Hostname) {
+        self.sni = Some(name);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.streams.slots().give_back(self.slot);
+        let ending = Ending {
+            reason: self.reason(),
+            bytes_up: self.entry.meter.up(),
+            bytes_down: self.entry.meter.down(),
+            sni: self.sni.as_ref(),
+        };
+        // Nobody waits for an answer any more, so nobody waits for the record either.
+        drop(self.streams.gate.close(&self.entry.live, ending, dns::clock::now()));
+    }
+}

@@ -1,0 +1,98 @@
+//! From an attempt to an open stream that is on record: the steps that every inbound shares.
+//!
+//! ```text
+//! decide ─▶ Permit ─▶ connect (resolve, vet, dial) ─▶ Reached ─▶ register (record, admit) ─▶ Session
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dns::clock::now;
+use policy::{Attempt, Decision, Denial, Failure, Permit, Reason, VettedAddrs};
+
+use crate::dial::dial;
+use crate::gateway::Gateway;
+use crate::live::Session;
+use crate::stream::Stream;
+
+/// Why there is no stream. Either is on record.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The policy says no.
+    Denied(Denial),
+    /// The policy says yes, and the destination could not be reached.
+    Failed(Failure),
+}
+
+/// A destination that has answered. Nothing has been sent to it.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) vetted: VettedAddrs,
+    pub(crate) stream: Stream,
+    pub(crate) address: SocketAddr,
+}
+
+/// A stream that may carry bytes.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) upstream: Stream,
+    pub(crate) session: Session,
+}
+
+impl Gateway {
+    /// All the steps. The caller answers its client after this, and not before.
+    pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt) -> Result<Opened, Refused> {
+        let permit = self.decide(attempt).await?;
+        let Reached { vetted, stream, address } = self.connect(permit).await?;
+        let session = self.register(vetted, address).await?;
+        Ok(Opened { upstream: stream, session })
+    }
+
+    /// Asks the gate.
+    pub(crate) async fn decide(&self, attempt: Attempt) -> Result<Permit, Refused> {
+        match self.gate.check(attempt) {
+            Decision::Allow(permit) => Ok(permit),
+            Decision::Deny(denial) => Err(Refused::Denied(denial.settle().await)),
+        }
+    }
+
+    /// Resolves, has the addresses vetted, and dials them.
+    pub(crate) async fn connect(&self, permit: Permit) -> Result<Reached, Refused> {
+        let found = match self.resolver.lookup(&self.gate, &permit).await {
+            Ok(found) => found,
+            Err(error) => return Err(self.failed(permit, error.reason()).await),
+        };
+        let vetted = match self.gate.vet(permit, found.resolved(), now()) {
+            Ok(vetted) => vetted,
+            Err(denial) => return Err(Refused::Denied(denial.settle().await)),
+        };
+        if vetted.addresses().is_empty() {
+            return Err(self.unreachable(vetted, Reason::UpstreamDnsFailed).await);
+        }
+        match dial(&vetted, self.timeouts.connect).await {
+            Ok((stream, address)) => Ok(Reached { vetted, stream: stream.into(), address }),
+            Err(error) => Err(self.unreachable(vetted, error.reason()).await),
+        }
+    }
+
+    /// Has the opening recorded, and takes the stream in among the open ones.
+    pub(crate) async fn register(
+        self: &Arc<Self>,
+        vetted: VettedAddrs,
+        address: SocketAddr,
+    ) -> Result<Session, Refused> {
+        let opened = match self.gate.opened(vetted, address, now()) {
+            Ok(opened) => opened.settle().await,
+            Err(denial) => Err(denial.settle().await),
+        };
+        opened.map(|live| self.streams.admit(live, now())).map_err(Refused::Denied)
+    }
+
+    async fn failed(&self, permit: Permit, reason: Reason) -> Refused {
+        Refused::Failed(self.gate.failed(permit, reason, None, now()).settle().await)
+    }
+
+    async fn unreachable(&self, vetted: VettedAddrs, reason: Reason) -> Refused {
+        Refused::Failed(self.gate.unreachable(vetted, reason, now()).settle().await)
+    }
+}
