@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use policy::pattern::HostPattern;
 use policy::{Generation, Hostname, Permit, QType, SandboxId};
 
 use crate::answer::Answer;
@@ -34,9 +33,8 @@ struct Scope {
 impl Key {
     /// The key of a name that a permit lets through.
     pub(crate) fn new(permit: &Permit, name: Hostname, qtype: QType) -> Self {
-        let exact = permit.rule().is_some_and(|rule| matches!(rule.rule().host, HostPattern::Exact(_)));
         let own = || Scope { sandbox: permit.sandbox().id.clone(), generation: permit.generation() };
-        Self { scope: (!exact).then(own), name, qtype }
+        Self { scope: (!permit.is_exact()).then(own), name, qtype }
     }
 
     /// The key of a name that is everybody's.

@@ -196,6 +196,11 @@ impl<'m> Name<'m> {
         })
     }
 
+    /// How long the name is without compression.
+    pub(crate) const fn wire_len(&self) -> usize {
+        self.length
+    }
+
     pub(crate) const fn is_root(&self) -> bool {
         self.count == 0
     }

@@ -7,6 +7,7 @@ use crate::attempt::{Ask, Attempt};
 use crate::destination::{Destination, Host, Port};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
+use crate::pattern::HostPattern;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
@@ -33,6 +34,12 @@ pub struct Unsettled<T> {
 impl<T> Unsettled<T> {
     pub(crate) const fn new(value: T, receipt: Receipt) -> Self {
         Self { value, receipt }
+    }
+
+    /// Whether settling it will not wait.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        self.receipt.is_written()
     }
 }
 
@@ -120,6 +127,12 @@ impl Permit {
     #[must_use]
     pub const fn rule(&self) -> Option<&RuleRef> {
         self.grant.rule.as_ref()
+    }
+
+    /// Whether the rule names the host itself: not by a wildcard, and not in learn mode.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.grant.rule.as_ref().is_some_and(|rule| matches!(rule.rule().host, HostPattern::Exact(_)))
     }
 
     /// The sandbox, as the policy knew it when it decided.

@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
 use crate::decide::{Silent, View};
 use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled, VettedAddrs};
-use crate::destination::Host;
+use crate::destination::{Destination, Host, Port};
 use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 use crate::hostname::Hostname;
 use crate::policy::{Finding, Policy, Verdict};
@@ -252,6 +252,16 @@ impl Gate {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
         let ask = Ask::Lookup { name: target.clone(), qtype: crate::attempt::QType::A };
+        matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
+    }
+
+    /// Judges a port that an answer names for the host that was looked up: a stream to it must be allowed by itself.
+    #[must_use]
+    pub fn allows_port(&self, vetted: &VettedAddrs, port: Port) -> bool {
+        let held = self.in_force.load();
+        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let Some(host) = vetted.permit.host() else { return false };
+        let ask = Ask::Stream(Destination { host, port });
         matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
     }
 
