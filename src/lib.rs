@@ -2,6 +2,8 @@
 
 pub mod admin;
 pub mod audit;
+pub mod cli;
+pub mod config;
 pub mod host;
 pub mod lab;
 pub mod metrics;

@@ -113,6 +113,11 @@ impl Identities {
         peer.address.and_then(|address| self.by_source(address.ip())).or(self.default.as_ref())
     }
 
+    /// The networks by which sandboxes are known.
+    pub fn sources(&self) -> impl Iterator<Item = IpNet> {
+        self.sources.iter().map(|(net, _)| *net)
+    }
+
     fn by_source(&self, address: IpAddr) -> Option<&SandboxId> {
         self.sources.iter().find(|(net, _)| net.contains(&address)).map(|(_, id)| id)
     }

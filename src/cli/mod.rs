@@ -1,0 +1,91 @@
+//! The command line: one file a verb. `tidegate help VERB` shows an example of each.
+
+mod check;
+mod client;
+mod connect;
+mod healthcheck;
+mod output;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// An egress gateway for sandboxes: exactly what the policy lists, every contact in the log, no other way out.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Check(check::Check),
+    Connect(connect::Connect),
+    Status(status::Status),
+    Healthcheck(healthcheck::Healthcheck),
+}
+
+/// Which config a verb reads.
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// The config: a file, or a directory of *.toml files. Without it: $TIDEGATE_CONFIG, then
+    /// $XDG_CONFIG_HOME/tidegate/tidegate.toml, then /etc/tidegate/tidegate.toml.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+}
+
+/// How a verb ended, as its exit status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It did what was asked, or the answer is yes.
+    Done,
+    /// It could not, or the answer is no.
+    Failed,
+    /// The command line or the config makes no sense.
+    Usage,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(match outcome {
+            Outcome::Done => 0,
+            Outcome::Failed => 1,
+            Outcome::Usage => 2,
+        })
+    }
+}
+
+/// Runs the verb that the command line names. Wrong usage ends the program with 2.
+#[must_use]
+pub fn run() -> ExitCode {
+    let outcome = match Cli::parse().verb {
+        Verb::Check(verb) => verb.run(),
+        Verb::Connect(verb) => verb.run(),
+        Verb::Status(verb) => verb.run(),
+        Verb::Healthcheck(verb) => verb.run(),
+    };
+    outcome.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_shows_an_example() {
+        for verb in Cli::command().get_subcommands() {
+            let example = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(example.contains(&format!("tidegate {}", verb.get_name())), "{}", verb.get_name());
+        }
+    }
+}

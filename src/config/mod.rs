@@ -1,0 +1,169 @@
+//! The config: found, checked for who may write it, read with every mistake at once.
+//!
+//! ```text
+//! environment ──▶ path ──files──▶ Document ──┬─▶ policy::file ──▶ Policy
+//!                                            └─▶ listen dns audit log upstream timeouts
+//! ```
+//!
+//! This folder alone reads the environment. What a key means stands in docs/config.md, what it may hold in
+//! docs/config.schema.json; tests hold both against [`keys`].
+
+mod audit;
+mod dns;
+mod duration;
+mod environment;
+mod files;
+mod listen;
+mod log;
+mod size;
+mod timeouts;
+mod upstream;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::dns::config::ResolverConfig;
+use policy::file::{Document, Mistake, Parsed};
+use policy::{LocalAddresses, Policy, Timestamp};
+
+pub use self::audit::{Audit, Rotation};
+pub use self::environment::https_proxy;
+pub use self::files::Fingerprint;
+use self::files::shown;
+pub use self::listen::{Endpoint, Listen, Listener};
+pub use self::timeouts::Timeouts;
+pub use self::upstream::Upstream;
+
+/// Everything that the config says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients come in.
+    pub listen: Listen,
+    /// Who is asked for names.
+    pub dns: ResolverConfig,
+    /// Where contacts are written down.
+    pub audit: Audit,
+    /// What the program logs at most.
+    pub log: tracing::Level,
+    /// The proxy on the way out.
+    pub upstream: Option<Upstream>,
+    /// How long to wait for whom.
+    pub timeouts: Timeouts,
+    /// The compiled policy.
+    pub policy: Arc<Policy>,
+}
+
+/// Why there is no config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// Nothing stands where it is looked for.
+    NotFound(Vec<PathBuf>),
+    /// Everything that is wrong with it.
+    Mistakes(Vec<Mistake>),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(looked) => {
+                let looked: Vec<_> = looked.iter().map(|path| shown(path)).collect();
+                write!(
+                    f,
+                    "there is no config at {}; write one, or name it with --config",
+                    looked.join(" or ")
+                )
+            }
+            Self::Mistakes(mistakes) => {
+                for mistake in mistakes {
+                    writeln!(f, "{mistake}")?;
+                }
+                match mistakes.len() {
+                    1 => f.write_str("1 mistake in the config"),
+                    count => write!(f, "{count} mistakes in the config"),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Finds the config: at `named` or `$TIDEGATE_CONFIG` where given, else in the user's folder, else in /etc.
+///
+/// # Errors
+/// Where nothing stands at any of these places.
+pub fn find(named: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
+    let candidates = environment::config_candidates(named);
+    let found = candidates.iter().find(|path| path.symlink_metadata().is_ok());
+    found.cloned().ok_or(ConfigError::NotFound(candidates))
+}
+
+/// Reads the config at `path`. `now` bounds learn mode; `local` are the addresses that no rule opens.
+///
+/// # Errors
+/// Every mistake; then nothing is to be served from it.
+pub fn load(path: &Path, now: Timestamp, local: &LocalAddresses) -> Result<Config, ConfigError> {
+    let documents = files::read(path).map_err(ConfigError::Mistakes)?;
+    parse(&documents, now, local).map_err(ConfigError::Mistakes)
+}
+
+fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Result<Config, Vec<Mistake>> {
+    let parsed = Parsed::new(documents);
+    let mut top = parsed.config();
+    let (listen, metrics) = Listen::read(&mut top);
+    let dns = dns::read(&mut top);
+    let audit = Audit::read(&mut top);
+    let log = log::read(&mut top);
+    let upstream = Upstream::read(&mut top);
+    let timeouts = Timeouts::read(&mut top);
+    let read = policy::file::read(&mut top, now, local);
+    listen.check(metrics, &read);
+    let policy = Arc::new(read.policy);
+    top.finish();
+    parsed.finish(Config { listen, dns, audit, log, upstream, timeouts, policy })
+}
+
+/// The metrics listener of the config at `path`, whatever else is wrong with that config: a health check must not
+/// fail because an edit is half done while the gateway serves the policy before it.
+///
+/// # Errors
+/// Where the config cannot be read at all.
+pub fn metrics_listener(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
+    let documents = files::read(path).map_err(ConfigError::Mistakes)?;
+    let parsed = Parsed::new(&documents);
+    let (listen, _) = Listen::read(&mut parsed.config());
+    Ok(listen.metrics)
+}
+
+impl Config {
+    /// The tables that differ from those in use and are read at the start only.
+    #[must_use]
+    pub fn needs_restart(&self, in_use: &Self) -> Vec<&'static str> {
+        let tables = [
+            ("listen", self.listen != in_use.listen),
+            ("dns", self.dns != in_use.dns),
+            ("audit", self.audit != in_use.audit),
+            ("upstream", self.upstream != in_use.upstream),
+            ("timeouts", self.timeouts != in_use.timeouts),
+        ];
+        tables.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
+/// Every table of the config with its keys. `NAME` stands for a name that the author chooses.
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let own = [
+        ("listen", listen::KEYS),
+        ("dns", dns::KEYS),
+        ("audit", audit::KEYS),
+        ("log", log::KEYS),
+        ("upstream", upstream::KEYS),
+        ("timeouts", timeouts::KEYS),
+    ];
+    own.into_iter().chain(policy::file::KEYS.iter().copied())
+}
+
+#[cfg(test)]
+mod tests;
