@@ -1,6 +1,17 @@
-//! What the inbounds are told: how long they wait.
+//! What the inbounds are told: how long they wait, and which way leads out.
 
 use std::time::Duration;
+
+use crate::via::UpstreamProxy;
+
+/// What a gateway is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The `[timeouts]` table.
+    pub timeouts: Timeouts,
+    /// The `[upstream]` table, if there is one.
+    pub upstream: Option<UpstreamProxy>,
+}
 
 /// The `[timeouts]` table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

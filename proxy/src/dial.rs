@@ -6,11 +6,12 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use policy::{Reason, VettedAddrs};
+use policy::{Host, Reason, VettedAddrs};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::stream;
+use crate::stream::{self, Stream};
+use crate::via::{self, UpstreamProxy};
 
 /// How long an address is waited for before the next one is tried beside it (RFC 8305 §5).
 const NEXT_AFTER: Duration = Duration::from_millis(250);
@@ -36,17 +37,57 @@ impl DialError {
     }
 }
 
+/// A connection to a destination, by whatever way.
+#[derive(Debug)]
+pub(crate) struct Dialled {
+    pub(crate) stream: Stream,
+    /// The destination's address.
+    pub(crate) address: SocketAddr,
+    /// What the destination has said already, through a proxy that passed it on with its answer.
+    pub(crate) early: Vec<u8>,
+}
+
 /// Connects to the first of the addresses that accepts, in their order (Happy Eyeballs, RFC 8305: the resolver has
 /// put the families by turns).
 pub(crate) async fn dial(
     vetted: &VettedAddrs,
+    upstream: Option<&UpstreamProxy>,
     within: Duration,
-) -> Result<(TcpStream, SocketAddr), DialError> {
-    match timeout(within, race(vetted.sockets().take(MOST))).await {
-        Ok(Some(connected)) => Ok(connected),
+) -> Result<Dialled, DialError> {
+    let addresses = vetted.sockets().take(MOST);
+    let dialled = match upstream.filter(|proxy| goes_through(proxy, vetted)) {
+        None => {
+            timeout(within, async {
+                let (tcp, address) = race(addresses).await?;
+                Some(Dialled { stream: tcp.into(), address, early: Vec::new() })
+            })
+            .await
+        }
+        Some(proxy) => timeout(within, through(proxy, addresses)).await,
+    };
+    match dialled {
+        Ok(Some(dialled)) => Ok(dialled),
         Ok(None) => Err(DialError::Refused),
         Err(_) => Err(DialError::TimedOut),
     }
+}
+
+/// A port of this very host, which `[internal.X] host_port` opens, is not where the proxy is.
+fn goes_through(proxy: &UpstreamProxy, vetted: &VettedAddrs) -> bool {
+    let host = vetted.permit().host();
+    host.as_ref().is_some_and(|host: &Host| proxy.serves(host))
+        && !vetted.addresses().iter().any(|address| address.is_loopback())
+}
+
+async fn through(proxy: &UpstreamProxy, addresses: impl Iterator<Item = SocketAddr>) -> Option<Dialled> {
+    for address in addresses {
+        let (tcp, _) = race(proxy.addresses.iter().copied()).await?;
+        let mut stream = Stream::from(tcp);
+        if let Some(early) = via::connect(&mut stream, address).await {
+            return Some(Dialled { stream, address, early });
+        }
+    }
+    None
 }
 
 type Attempt = Pin<Box<dyn Future<Output = Option<(TcpStream, SocketAddr)>> + Send>>;

@@ -53,13 +53,14 @@ impl Established {
     /// `early` is what the client sent behind its request.
     pub(crate) fn new(connection: Connection, early: Vec<u8>, opened: Opened) -> Self {
         let Connection { stream, client, .. } = connection;
-        let Opened { upstream, session } = opened;
+        let Opened { upstream, early: said, session } = opened;
         session.meter().add_up(early.len());
+        session.meter().add_down(said.len());
         let tunnel = Tunnel {
             client: stream,
             upstream,
             to_upstream: early,
-            to_client: Vec::new(),
+            to_client: said,
             meter: Arc::clone(session.meter()),
             idle: client.gateway().timeouts.idle,
         };
@@ -108,7 +109,7 @@ impl Established {
         let meter = Arc::clone(&self.tunnel.meter);
         alive(&meter, self.tunnel.upstream.write_all(&hello)).await?;
         drop(hello);
-        let mut server = Vec::new();
+        let mut server = mem::take(&mut self.tunnel.to_client);
         loop {
             match self.next(&mut server, !after.is_handshake()).await? {
                 Said::Server => match answer(&server) {

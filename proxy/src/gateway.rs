@@ -7,11 +7,14 @@ use std::time::Duration;
 use dns::Resolver;
 use dns::clock::now;
 use policy::Gate;
+use prometheus::Registry;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::config::Timeouts;
+use crate::config::{Config, Timeouts};
 use crate::live::Streams;
+use crate::metrics::Metrics;
+use crate::via::UpstreamProxy;
 
 /// An expiry is looked for at least this often, so that a clock that was set forward is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -22,6 +25,8 @@ pub struct Gateway {
     pub(crate) gate: Arc<Gate>,
     pub(crate) resolver: Resolver,
     pub(crate) timeouts: Timeouts,
+    pub(crate) upstream: Option<UpstreamProxy>,
+    pub(crate) metrics: Metrics,
     pub(crate) streams: Arc<Streams>,
     clients: AtomicUsize,
     changed: Notify,
@@ -35,18 +40,30 @@ pub(crate) struct Client {
 }
 
 impl Gateway {
-    /// A gateway that serves nobody yet.
-    pub fn new(gate: Arc<Gate>, resolver: Resolver, timeouts: Timeouts) -> Arc<Self> {
+    /// A gateway that serves nobody yet, with its counters registered.
+    ///
+    /// # Errors
+    /// Where the registry holds one of their names already.
+    pub fn new(
+        gate: Arc<Gate>,
+        resolver: Resolver,
+        config: Config,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, prometheus::Error> {
         let streams = Arc::new(Streams::new(Arc::clone(&gate)));
-        Arc::new(Self {
+        let metrics = Metrics::new(Arc::clone(&streams))?;
+        metrics.register(registry)?;
+        Ok(Arc::new(Self {
             gate,
             resolver,
-            timeouts,
+            timeouts: config.timeouts,
+            upstream: config.upstream,
+            metrics,
             streams,
             clients: AtomicUsize::new(0),
             changed: Notify::new(),
             idle: Notify::new(),
-        })
+        }))
     }
 
     /// The open streams.

@@ -19,8 +19,11 @@ pub mod tunnel;
 mod connection;
 mod dial;
 mod first_bytes;
+mod metrics;
 mod open;
+mod via;
 
-pub use config::Timeouts;
+pub use config::{Config, Timeouts};
 pub use gateway::Gateway;
 pub use listener::Listener;
+pub use via::UpstreamProxy;

@@ -17,6 +17,9 @@ pub struct Streams {
 struct Slots {
     taken: Vec<Option<Arc<Entry>>>,
     free: Vec<usize>,
+    /// What the streams that have ended have carried.
+    ended_up: u64,
+    ended_down: u64,
 }
 
 #[derive(Debug)]
@@ -45,6 +48,16 @@ impl Streams {
     pub fn count(&self) -> usize {
         let slots = self.slots();
         slots.taken.len() - slots.free.len()
+    }
+
+    /// How many streams are open, and how many bytes all of them, open and ended, have carried up and down.
+    pub(crate) fn tally(&self) -> (usize, u64, u64) {
+        let slots = self.slots();
+        let sums =
+            slots.taken.iter().flatten().fold((slots.ended_up, slots.ended_down), |(up, down), entry| {
+                (up + entry.meter.up(), down + entry.meter.down())
+            });
+        (slots.taken.len() - slots.free.len(), sums.0, sums.1)
     }
 
     /// Takes in a stream that is on record. It is judged once more where the policy has changed since: a change
@@ -99,7 +112,9 @@ impl Slots {
     }
 
     fn give_back(&mut self, slot: usize) {
-        if self.taken.get_mut(slot).and_then(Option::take).is_some() {
+        if let Some(entry) = self.taken.get_mut(slot).and_then(Option::take) {
+            self.ended_up += entry.meter.up();
+            self.ended_down += entry.meter.down();
             self.free.push(slot);
         }
     }

@@ -6,11 +6,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dns::clock::now;
 use policy::{Attempt, Decision, Denial, Failure, Permit, Reason, VettedAddrs};
 
-use crate::dial::dial;
+use crate::dial::{Dialled, dial};
 use crate::gateway::Gateway;
 use crate::live::Session;
 use crate::stream::Stream;
@@ -30,12 +31,16 @@ pub(crate) struct Reached {
     pub(crate) vetted: VettedAddrs,
     pub(crate) stream: Stream,
     pub(crate) address: SocketAddr,
+    /// What it has said already.
+    pub(crate) early: Vec<u8>,
 }
 
 /// A stream that may carry bytes.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) upstream: Stream,
+    /// What the upstream has said already.
+    pub(crate) early: Vec<u8>,
     pub(crate) session: Session,
 }
 
@@ -43,9 +48,9 @@ impl Gateway {
     /// All the steps. The caller answers its client after this, and not before.
     pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt) -> Result<Opened, Refused> {
         let permit = self.decide(attempt).await?;
-        let Reached { vetted, stream, address } = self.connect(permit).await?;
+        let Reached { vetted, stream, address, early } = self.connect(permit).await?;
         let session = self.register(vetted, address).await?;
-        Ok(Opened { upstream: stream, session })
+        Ok(Opened { upstream: stream, early, session })
     }
 
     /// Asks the gate.
@@ -69,8 +74,11 @@ impl Gateway {
         if vetted.addresses().is_empty() {
             return Err(self.unreachable(vetted, Reason::UpstreamDnsFailed).await);
         }
-        match dial(&vetted, self.timeouts.connect).await {
-            Ok((stream, address)) => Ok(Reached { vetted, stream: stream.into(), address }),
+        let started = Instant::now();
+        let dialled = dial(&vetted, self.upstream.as_ref(), self.timeouts.connect).await;
+        self.metrics.connect_seconds.observe(started.elapsed().as_secs_f64());
+        match dialled {
+            Ok(Dialled { stream, address, early }) => Ok(Reached { vetted, stream, address, early }),
             Err(error) => Err(self.unreachable(vetted, error.reason()).await),
         }
     }

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use policy::file::{Document, load};
 use policy::{Event, Gate, LocalAddresses, Observer, Policy, Reason, Receipt, Timestamp};
-use proxy::{Gateway, Listener, Timeouts};
+use prometheus::Registry;
+use proxy::{Config, Gateway, Listener, UpstreamProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -45,6 +46,7 @@ struct Scene {
     gate: Arc<Gate>,
     gateway: Arc<Gateway>,
     recorder: Arc<Recorder>,
+    registry: Registry,
     proxy: SocketAddr,
     origin: TcpListener,
 }
@@ -64,20 +66,24 @@ fn opening(port: u16, more: &str) -> String {
 }
 
 async fn scene() -> Scene {
+    scene_with(Config::default()).await
+}
+
+async fn scene_with(config: Config) -> Scene {
     let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let recorder = Arc::new(Recorder::default());
     let text = opening(origin.local_addr().unwrap().port(), "");
     let observer: Arc<dyn Observer> = recorder.clone();
     let gate = Arc::new(Gate::new(policy(&text), Arc::new(LocalAddresses::default()), observer, 1));
     let upstreams = vec![dns::Upstream::Udp("127.0.0.1:9".parse().unwrap())];
-    let config = dns::ResolverConfig { upstreams, ..Default::default() };
-    let metrics = dns::Metrics::new(&prometheus::Registry::new()).unwrap();
-    let resolver = dns::Resolver::new(&config, metrics).unwrap();
-    let gateway = Gateway::new(Arc::clone(&gate), resolver, Timeouts::default());
+    let resolving = dns::ResolverConfig { upstreams, ..Default::default() };
+    let registry = Registry::new();
+    let resolver = dns::Resolver::new(&resolving, dns::Metrics::new(&registry).unwrap()).unwrap();
+    let gateway = Gateway::new(Arc::clone(&gate), resolver, config, &registry).unwrap();
     let listener = Listener::tcp("127.0.0.1:0".into(), "127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = listener.address().unwrap();
     tokio::spawn(listener.run(Arc::clone(&gateway)));
-    Scene { gate, gateway, recorder, proxy, origin }
+    Scene { gate, gateway, recorder, registry, proxy, origin }
 }
 
 /// Nothing here takes longer than this unless it hangs.
@@ -428,11 +434,9 @@ async fn socks5_opens_denies_and_refuses() {
 
 #[tokio::test]
 async fn a_destination_that_refuses_is_502() {
-    let scene = scene().await;
-    let Scene { origin, proxy, recorder, gate, gateway } = scene;
-    drop(origin);
-    let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let scene = Scene { origin, proxy, recorder, gate, gateway };
+    let mut scene = scene().await;
+    // The one that the policy opens is gone with this.
+    scene.origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sent = b"CONNECT api.example.test:5432 HTTP/1.1\r\n\r\n";
     let answer = String::from_utf8(rest(&mut scene.sends(sent).await).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 502 Not reached by tidegate: upstream_connect_failed"), "{answer}");
@@ -475,4 +479,63 @@ async fn a_unix_socket_serves_as_an_address_does() {
     let mut hello = [0; 5];
     origin.read_exact(&mut hello).await.unwrap();
     assert_eq!(&hello, b"hello");
+}
+
+#[tokio::test]
+async fn open_and_ended_streams_are_counted_with_their_bytes() {
+    let scene = scene().await;
+    let gathered = || {
+        let families = scene.registry.gather();
+        prometheus::TextEncoder::new().encode_to_string(&families).unwrap()
+    };
+    for open in [1, 1] {
+        let (mut client, mut origin) = scene.tunnel(5432).await;
+        client.write_all(b"ask").await.unwrap();
+        origin.read_exact(&mut [0; 3]).await.unwrap();
+        let text = gathered();
+        assert!(text.contains(&format!("tidegate_active_tunnels {open}\n")), "{text}");
+        drop((client, origin));
+        while scene.gateway.streams().count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let text = gathered();
+    assert!(text.contains("tidegate_active_tunnels 0\n"), "{text}");
+    assert!(text.contains("tidegate_bytes_total{direction=\"up\"} 6\n"), "{text}");
+    assert!(text.contains("tidegate_upstream_connect_seconds_count 2\n"), "{text}");
+}
+
+/// A policy whose one destination is an address that only the upstream proxy is asked for.
+const BEHIND_PROXY: &str = "[policy.base]\nallow = [\"203.0.113.10:5432\", \"203.0.113.11:5432\"]\n\
+    [addresses]\ntreat_as_public = [\"203.0.113.0/24\"]\n\
+    [sandbox.s1]\npolicies = [\"base\"]\nidentify = [{ default = true }]\n";
+
+#[tokio::test]
+async fn an_upstream_proxy_is_asked_for_the_vetted_address() {
+    let corporate = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = vec![corporate.local_addr().unwrap()];
+    let upstream = Some(UpstreamProxy { addresses, except: Vec::new() });
+    let scene = scene_with(Config { upstream, ..Config::default() }).await;
+    scene.gate.install(policy(BEHIND_PROXY));
+
+    let mut client = scene.sends(b"CONNECT 203.0.113.10:5432 HTTP/1.1\r\n\r\nearly").await;
+    let mut proxy = timeout(SOON, corporate.accept()).await.unwrap().unwrap().0;
+    let asked = "CONNECT 203.0.113.10:5432 HTTP/1.1\r\nHost: 203.0.113.10:5432\r\n\r\n";
+    assert_eq!(head(&mut proxy).await, asked);
+    proxy.write_all(b"HTTP/1.1 200 OK\r\nX: y\r\n\r\nbanner").await.unwrap();
+    assert_eq!(head(&mut client).await, "HTTP/1.1 200 Connection established\r\n\r\n");
+    let (mut banner, mut early) = ([0; 6], [0; 5]);
+    client.read_exact(&mut banner).await.unwrap();
+    proxy.read_exact(&mut early).await.unwrap();
+    assert_eq!((&banner, &early), (b"banner", b"early"));
+
+    let mut client = scene.sends(b"CONNECT 203.0.113.11:5432 HTTP/1.1\r\n\r\n").await;
+    let mut proxy = timeout(SOON, corporate.accept()).await.unwrap().unwrap().0;
+    head(&mut proxy).await;
+    proxy.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 502 "));
+
+    // A denial is no matter of the other proxy's.
+    let mut client = scene.sends(b"CONNECT 203.0.113.12:5432 HTTP/1.1\r\n\r\n").await;
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 403 "));
 }
