@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use policy::{FirstBytes, Reason, Shown};
+use policy::{FirstBytes, Peer, Reason, Shown};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::connection::Connection;
 use crate::gateway::Client;
+use crate::http::inside::Inside;
+use crate::http::leg::Leg;
 use crate::live::Session;
 use crate::open::Opened;
 use crate::tcp::client_hello::{ClientHello, HelloReader, Progress};
@@ -38,6 +40,7 @@ const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 pub(crate) struct Established {
     pub(crate) tunnel: Tunnel,
     pub(crate) session: Session,
+    pub(crate) peer: Peer,
     pub(crate) client: Client,
 }
 
@@ -52,7 +55,7 @@ enum Ended {
 impl Established {
     /// `early` is what the client sent behind its request.
     pub(crate) fn new(connection: Connection, early: Vec<u8>, opened: Opened) -> Self {
-        let Connection { stream, client, .. } = connection;
+        let Connection { stream, peer, client } = connection;
         let Opened { upstream, early: said, session } = opened;
         session.meter().add_up(early.len());
         session.meter().add_down(said.len());
@@ -64,7 +67,7 @@ impl Established {
             meter: Arc::clone(session.meter()),
             idle: client.gateway().timeouts.idle,
         };
-        Self { tunnel, session, client }
+        Self { tunnel, session, peer, client }
     }
 
     /// Checks the first bytes and copies until the end, which is recorded when this is dropped.
@@ -77,7 +80,11 @@ impl Established {
                 Some(_) => return,
                 None => Box::pin(self.check_hello()).await,
             },
-            FirstBytes::Http => Box::pin(self.check_http()).await,
+            FirstBytes::Http => match self.speaks_tls().await {
+                Ok(true) => Box::pin(self.check_hello()).await,
+                Ok(false) => return Box::pin(self.serve_http()).await,
+                Err(ended) => Err(ended),
+            },
         };
         match checked {
             Ok(()) => {
@@ -87,17 +94,26 @@ impl Established {
         }
     }
 
-    /// TLS is judged by its hello, anything else must be HTTP.
-    async fn check_http(&mut self) -> Result<(), Ended> {
+    /// Waits for the first byte. TLS is judged by its hello, anything else must be HTTP.
+    async fn speaks_tls(&mut self) -> Result<bool, Ended> {
         if self.tunnel.to_upstream.is_empty() {
             let mut bytes = Vec::new();
-            self.read_client(&mut bytes, Instant::now() + FIRST_WITHIN, Reason::HostMismatch).await?;
+            // Clients open connections ahead of their first request.
+            let deadline = Instant::now() + self.tunnel.idle;
+            self.read_client(&mut bytes, deadline, Reason::HostMismatch).await?;
             self.tunnel.to_upstream = bytes;
         }
-        match self.tunnel.to_upstream.first() {
-            Some(&TLS) => self.check_hello().await,
-            _ => Err(Ended::Cut(Reason::HostMismatch)),
-        }
+        Ok(self.tunnel.to_upstream.first() == Some(&TLS))
+    }
+
+    /// Serves the requests inside, one by one.
+    async fn serve_http(self) {
+        let Self { tunnel, session, peer, client } = self;
+        let counted = tunnel.to_upstream.len();
+        let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: &session, counted };
+        inside
+            .serve(Leg::new(tunnel.client, tunnel.to_upstream), Leg::new(tunnel.upstream, tunnel.to_client))
+            .await;
     }
 
     /// Has the client's hello judged and passes it on; then the second one, if the server asks for it.

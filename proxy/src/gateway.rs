@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
+use crate::http::pool::Pool;
 use crate::live::Streams;
 use crate::metrics::Metrics;
 use crate::via::UpstreamProxy;
@@ -28,6 +29,7 @@ pub struct Gateway {
     pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) metrics: Metrics,
     pub(crate) streams: Arc<Streams>,
+    pub(crate) pool: Arc<Pool>,
     clients: AtomicUsize,
     changed: Notify,
     idle: Notify,
@@ -60,6 +62,7 @@ impl Gateway {
             upstream: config.upstream,
             metrics,
             streams,
+            pool: Arc::default(),
             clients: AtomicUsize::new(0),
             changed: Notify::new(),
             idle: Notify::new(),
@@ -79,6 +82,7 @@ impl Gateway {
     /// To be called after another policy has been put in force, or the host's addresses have changed: ends what is
     /// no longer allowed before it returns.
     pub fn policy_changed(&self) {
+        self.pool.clear();
         self.streams.judge_anew(now());
         self.changed.notify_one();
     }

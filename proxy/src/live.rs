@@ -1,5 +1,6 @@
 //! The streams that are open now: they are judged anew when the policy changes, and each ends with one record.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use policy::{Ending, Gate, Hostname, Live, Permit, Reason, Timestamp};
@@ -138,6 +139,11 @@ impl Session {
     /// The permit under which the stream was opened.
     pub fn permit(&self) -> &Permit {
         self.entry.live.permit()
+    }
+
+    /// The address that was dialled.
+    pub fn address(&self) -> SocketAddr {
+        self.entry.live.address()
     }
 
     /// Counts the stream's bytes, and tells when it must end.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dns::clock::now;
-use policy::{Attempt, Decision, Denial, Failure, Permit, Reason, VettedAddrs};
+use policy::{Attempt, Decision, Denial, Failure, Hostname, Permit, Reason, VettedAddrs};
 
 use crate::dial::{Dialled, dial};
 use crate::gateway::Gateway;
@@ -33,6 +33,8 @@ pub(crate) struct Reached {
     pub(crate) address: SocketAddr,
     /// What it has said already.
     pub(crate) early: Vec<u8>,
+    /// The aliases that led there, without the first name.
+    pub(crate) chain: Vec<Hostname>,
 }
 
 /// A stream that may carry bytes.
@@ -48,7 +50,7 @@ impl Gateway {
     /// All the steps. The caller answers its client after this, and not before.
     pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt) -> Result<Opened, Refused> {
         let permit = self.decide(attempt).await?;
-        let Reached { vetted, stream, address, early } = self.connect(permit).await?;
+        let Reached { vetted, stream, address, early, .. } = self.connect(permit).await?;
         let session = self.register(vetted, address).await?;
         Ok(Opened { upstream: stream, early, session })
     }
@@ -78,7 +80,9 @@ impl Gateway {
         let dialled = dial(&vetted, self.upstream.as_ref(), self.timeouts.connect).await;
         self.metrics.connect_seconds.observe(started.elapsed().as_secs_f64());
         match dialled {
-            Ok(Dialled { stream, address, early }) => Ok(Reached { vetted, stream, address, early }),
+            Ok(Dialled { stream, address, early }) => {
+                Ok(Reached { vetted, stream, address, early, chain: found.chain })
+            }
             Err(error) => Err(self.unreachable(vetted, error.reason()).await),
         }
     }

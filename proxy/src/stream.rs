@@ -75,6 +75,14 @@ impl Stream {
         poll_fn(|cx| self.poll_read_more(cx, into)).await
     }
 
+    /// Reads what is there, without waiting.
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.try_read(into),
+            Self::Unix(unix) => unix.try_read(into),
+        }
+    }
+
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(tcp) => tcp.poll_read_ready(cx),

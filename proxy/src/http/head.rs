@@ -203,7 +203,7 @@ impl RequestHead {
     }
 
     /// Names and values of the header lines, in order, as sent.
-    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
         self.fields.iter().map(|field| {
             (text(self.raw.get(field.name.clone())), self.raw.get(field.value.clone()).unwrap_or_default())
         })

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use policy::{Ask, Denial, Failure, Host, Reason};
+use policy::{Ask, Attempt, Denial, Failure, Host, Reason};
 
+use super::exchange::Fault;
 use super::head::{BadHead, RequestHead};
+use crate::open::Refused;
 
 /// What the body says to software that reads it for somebody.
 const ADVICE: &str = "Blocked by policy; do not retry another way.";
@@ -28,6 +30,14 @@ impl Form {
 
     /// For requests that could not be read: the connection ends with the answer.
     const UNREAD: Self = Self { json: false, body: true, keep_alive: false };
+}
+
+/// The answer where there is no stream.
+pub(crate) fn refused(refused: &Refused, form: Form) -> Vec<u8> {
+    match refused {
+        Refused::Denied(denied) => denial(denied, form),
+        Refused::Failed(failed) => failure(failed, form),
+    }
 }
 
 /// The answer to an attempt that the policy refuses.
@@ -78,6 +88,34 @@ pub(crate) fn failure(failure: &Failure, form: Form) -> Vec<u8> {
         id: failure.attempt().id.to_string(),
         what: what(&failure.attempt().ask),
         lines: vec![reason.text().to_owned()],
+        advice: None,
+    };
+    answer.write(form)
+}
+
+/// The answer to a request that was let through and that its connection then could not bring to an end.
+pub(crate) fn fault(attempt: &Attempt, fault: Fault, form: Form) -> Vec<u8> {
+    // The types of RFC 9209 §2.3.
+    let (status, error, line) = match fault {
+        Fault::Slow => (504, "http_response_timeout", "the destination did not answer in time".to_owned()),
+        Fault::Silent | Fault::Closed => (
+            502,
+            "connection_terminated",
+            "the destination closed the connection without an answer".to_owned(),
+        ),
+        Fault::Bad(bad) => {
+            (502, "http_protocol_error", format!("the destination's answer is not passed on: {bad}"))
+        }
+        Fault::Body => (400, "http_request_error", "malformed chunked body".to_owned()),
+    };
+    let answer = Answer {
+        status,
+        error,
+        verb: if status == 400 { "Refused" } else { "Not answered" },
+        reason: fault.reason(),
+        id: attempt.id.to_string(),
+        what: what(&attempt.ask),
+        lines: vec![line],
         advice: None,
     };
     answer.write(form)

@@ -1,93 +1,127 @@
-//! The requests of one client's connection, one after the other.
+//! The requests of one client's connection, one after the other, each judged by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use policy::{Ask, Inbound, Reason};
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
+use super::forward::{Next, forward};
 use super::head::{BadHead, HeadReader, RequestHead, Target};
+use super::leg::Leg;
 use super::reply::{self, Form};
 use crate::connection::Connection;
 use crate::first_bytes::Established;
-use crate::open::Refused;
 
 /// What a CONNECT gets: no header has a meaning here (RFC 9110 §9.3.6).
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
+/// A head that could not be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) bad: BadHead,
+    /// What was sent in the place of the target, for the record.
+    pub(crate) shown: Vec<u8>,
+    connect: bool,
+}
+
 /// Serves a connection whose first bytes are there. Returns a tunnel where one was asked for and opened.
-pub(crate) async fn serve(
-    mut connection: Connection,
-    first: Vec<u8>,
-    deadline: Instant,
-) -> Option<Established> {
-    let mut reader = HeadReader::starting_with(first);
-    let head = match read_head(&mut connection, &mut reader, deadline).await {
-        Some(Ok(head)) => head,
-        Some(Err(bad)) => {
-            refuse(connection, &reader, bad).await;
-            return None;
+pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Instant) -> Option<Established> {
+    let Connection { stream, peer, client: guard } = connection;
+    let gateway = Arc::clone(guard.gateway());
+    let mut client = Leg::new(stream, first);
+    let mut within = deadline.saturating_duration_since(Instant::now());
+    let last = loop {
+        let head = match read_head(&mut client, within, gateway.timeouts.idle).await {
+            Ok(Some(head)) => head,
+            Ok(None) => return None,
+            Err(unreadable) => break Err(unreadable),
+        };
+        within = gateway.timeouts.head;
+        match head.target {
+            Target::Absolute { .. } => match Box::pin(forward(&gateway, &peer, client, &head)).await {
+                Next::Again(same) => client = same,
+                Next::Ended => return None,
+            },
+            Target::Authority(_) => break Ok(head),
+            // A forward proxy must not become a reverse proxy that routes by Host, nor show pages of its own.
+            Target::Origin { .. } | Target::Asterisk => {
+                let shown = head.target_as_sent().as_bytes().to_vec();
+                break Err(Unreadable { bad: BadHead::Target, shown, connect: false });
+            }
         }
-        None => return None,
     };
-    match head.target {
-        Target::Authority(_) => connect(connection, reader, head).await,
-        // A forward proxy must not turn into a reverse proxy that is routed by Host.
-        Target::Absolute { .. } | Target::Origin { .. } | Target::Asterisk => {
-            refuse(connection, &reader, BadHead::Target).await;
+    let (stream, rest) = client.into_parts();
+    let connection = Connection { stream, peer, client: guard };
+    match last {
+        Ok(head) => connect(connection, rest, head).await,
+        Err(unreadable) => {
+            refuse(connection, unreadable).await;
             None
         }
     }
 }
 
-/// Reads on until there is a head. `None` where the client has gone.
-async fn read_head(
-    connection: &mut Connection,
-    reader: &mut HeadReader,
-    deadline: Instant,
-) -> Option<Result<RequestHead, BadHead>> {
-    let mut bytes = Vec::new();
-    loop {
-        match reader.feed(&bytes) {
-            Ok(Some(head)) => return Some(Ok(head)),
-            Ok(None) => bytes.clear(),
-            Err(bad) => return Some(Err(bad)),
+/// Reads the next head: for its first byte `idle` is waited, then it must be whole `within` its time. `None` where the
+/// client has nothing more to ask.
+pub(crate) async fn read_head(
+    client: &mut Leg,
+    within: Duration,
+    idle: Duration,
+) -> Result<Option<RequestHead>, Unreadable> {
+    if client.unread().is_empty() && !matches!(timeout(idle, client.fill()).await, Ok(Ok(1..))) {
+        return Ok(None);
+    }
+    let mut reader = HeadReader::starting_with(client.take_unread());
+    let mut fed = reader.feed(&[]);
+    if matches!(fed, Ok(None)) {
+        let whole = async {
+            while matches!(client.fill().await, Ok(1..)) {
+                match reader.feed(&client.take_unread()) {
+                    Ok(None) => {}
+                    fed => return Some(fed),
+                }
+            }
+            None
+        };
+        fed = match timeout(within, whole).await {
+            Ok(Some(fed)) => fed,
+            Ok(None) => return Ok(None),
+            Err(_) => Err(BadHead::TooSlow),
+        };
+    }
+    match fed {
+        Ok(head) => {
+            client.put_back(reader.take_rest());
+            Ok(head)
         }
-        match timeout_at(deadline, connection.stream.read_more(&mut bytes)).await {
-            Ok(Ok(1..)) => {}
-            Ok(Ok(0) | Err(_)) => return None,
-            Err(_) => return Some(Err(BadHead::TooSlow)),
-        }
+        Err(bad) => Err(Unreadable { bad, shown: reader.shown().to_vec(), connect: reader.shows_connect() }),
     }
 }
 
-async fn connect(
-    mut connection: Connection,
-    mut reader: HeadReader,
-    head: RequestHead,
-) -> Option<Established> {
+async fn connect(mut connection: Connection, early: Vec<u8>, head: RequestHead) -> Option<Established> {
     let form = Form::of(&head, false);
     let Target::Authority(destination) = head.target else { return None };
     let attempt = connection.attempt(Inbound::Connect, Ask::Stream(destination));
     match connection.gateway().open(attempt).await {
         Ok(opened) => {
             connection.stream.write_all(ESTABLISHED).await.ok()?;
-            Some(Established::new(connection, reader.take_rest(), opened))
+            Some(Established::new(connection, early, opened))
         }
         Err(refused) => {
-            let answer = match &refused {
-                Refused::Denied(denial) => reply::denial(denial, form),
-                Refused::Failed(failure) => reply::failure(failure, form),
-            };
+            let answer = reply::refused(&refused, form);
             // What follows a CONNECT is for the tunnel, and never a request.
-            connection.finish(&answer, !reader.is_empty()).await;
+            connection.finish(&answer, !early.is_empty()).await;
             None
         }
     }
 }
 
 /// Records a request that could not be read, answers it and closes.
-async fn refuse(connection: Connection, reader: &HeadReader, bad: BadHead) {
-    let inbound = if reader.shows_connect() { Inbound::Connect } else { Inbound::Http };
-    let attempt = connection.attempt(inbound, Ask::unreadable(reader.shown()));
+async fn refuse(connection: Connection, unreadable: Unreadable) {
+    let inbound = if unreadable.connect { Inbound::Connect } else { Inbound::Http };
+    let attempt = connection.attempt(inbound, Ask::unreadable(&unreadable.shown));
     let denial = connection.gateway().gate.refuse(attempt, Reason::BadRequest).settle().await;
-    connection.finish(&reply::bad_head(&denial, bad), true).await;
+    connection.finish(&reply::bad_head(&denial, unreadable.bad), true).await;
 }

@@ -178,7 +178,7 @@ impl Tunnel {
 }
 
 /// Returns once no byte has moved for `limit`.
-async fn idled(limit: Duration, meter: &Meter) {
+pub(crate) async fn idled(limit: Duration, meter: &Meter) {
     let mut seen = total(meter);
     let mut quiet = 0;
     while quiet < IDLE_LOOKS {

@@ -1,0 +1,178 @@
+//! Plain HTTP inside a tunnel to port 80 or to a narrowed host: each request is judged before it goes on over the one
+//! connection that the tunnel has.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use dns::clock::now;
+use policy::{Ask, Destination, Inbound, Peer, Reason, Resolved, Shown};
+
+use super::body::Transfer;
+use super::exchange::{Ended, Exchange};
+use super::forward::{Next, ask, asked, end, is_sane, refuse, write_head};
+use super::head::{RequestHead, Target};
+use super::leg::Leg;
+use super::reply;
+use super::serve::{Unreadable, read_head};
+use crate::gateway::Gateway;
+use crate::live::Session;
+use crate::open::Refused;
+
+/// A tunnel that carries HTTP.
+#[derive(Debug)]
+pub(crate) struct Inside<'a> {
+    pub(crate) gateway: &'a Arc<Gateway>,
+    pub(crate) peer: &'a Peer,
+    /// The tunnel's own session: it names the destination, and its end is the tunnel's.
+    pub(crate) tunnel: &'a Session,
+    /// So much of what the client has sent is counted as the tunnel's; the rest is counted as its requests'.
+    pub(crate) counted: usize,
+}
+
+/// A request as the tunnel's destination gets it.
+struct Request<'a> {
+    head: &'a RequestHead,
+    /// What Host says, or the tunnel's destination where an old client says nothing.
+    shown: Destination,
+    target: &'a str,
+}
+
+impl Inside<'_> {
+    /// Serves requests until one of the sides closes.
+    pub(crate) async fn serve(mut self, mut client: Leg, mut upstream: Leg) {
+        loop {
+            let Some(read) = self.next(&mut client, &mut upstream).await else { return };
+            let head = match read {
+                Ok(head) => head,
+                Err(unreadable) => return self.refuse_unreadable(client, unreadable).await,
+            };
+            let Some(request) = self.request(&head) else { return };
+            let next = match self.judge(&request, &client).await {
+                Ok(session) => match self.exchange(&request, session, client, upstream).await {
+                    Some(both) => {
+                        (client, upstream) = both;
+                        continue;
+                    }
+                    None => return,
+                },
+                Err(refused) => {
+                    let over =
+                        matches!(&refused, Refused::Denied(denial) if self.ends_tunnel(denial.reason()));
+                    refuse(client, &head, &refused, over, self.gateway.timeouts.head).await
+                }
+            };
+            match next {
+                Next::Again(same) => client = same,
+                Next::Ended => return,
+            }
+        }
+    }
+
+    /// Waits for the next head. `None` where the tunnel ends: its upstream has closed, or speaks out of turn.
+    async fn next(&self, client: &mut Leg, upstream: &mut Leg) -> Option<Result<RequestHead, Unreadable>> {
+        let timeouts = &self.gateway.timeouts;
+        tokio::select! {
+            () = poll_fn(|cx| self.tunnel.meter().poll_killed(cx)) => {
+                client.stream().reset_on_close();
+                upstream.stream().reset_on_close();
+                None
+            }
+            _ = poll_fn(|cx| upstream.poll_fill(cx)) => None,
+            head = read_head(client, timeouts.head, timeouts.idle) => head.transpose(),
+        }
+    }
+
+    fn request<'h>(&self, head: &'h RequestHead) -> Option<Request<'h>> {
+        let allowed = self.tunnel.permit().destination()?;
+        let (shown, target) = match &head.target {
+            Target::Absolute { destination, path_and_query } => (Some(destination), &**path_and_query),
+            Target::Origin { path_and_query } => (head.host.as_ref(), &**path_and_query),
+            Target::Asterisk => (head.host.as_ref(), "*"),
+            // A proxy behind the proxy would reach what nobody judged.
+            Target::Authority(destination) => (Some(destination), head.target_as_sent()),
+        };
+        Some(Request { head, shown: shown.unwrap_or(allowed).clone(), target })
+    }
+
+    /// Judges one request; it is on record then.
+    async fn judge(&self, request: &Request<'_>, client: &Leg) -> Result<Session, Refused> {
+        let gate = &self.gateway.gate;
+        let permit = self.tunnel.permit();
+        let Some(allowed) = permit.destination() else { return Err(self.bad(request).await) };
+        if matches!(request.head.target, Target::Authority(_)) || !is_sane(request.head, client) {
+            return Err(self.bad(request).await);
+        }
+        if let Err(reason) = gate.judge_shown(permit, Shown::Host(&request.shown.host)) {
+            let shown = Destination { host: request.shown.host.clone(), port: allowed.port };
+            let attempt =
+                gate.attempt(now(), self.peer, Inbound::Http, ask(request.head, &shown, request.target));
+            return Err(Refused::Denied(gate.refuse(attempt, reason).settle().await));
+        }
+        let attempt =
+            gate.attempt(now(), self.peer, Inbound::Http, ask(request.head, allowed, request.target));
+        let permit = self.gateway.decide(attempt).await?;
+        let address = self.tunnel.address();
+        let resolved = Resolved { chain: &[], addresses: &[address.ip()] };
+        match gate.vet(permit, resolved, now()) {
+            Ok(vetted) => self.gateway.register(vetted, address).await,
+            Err(denial) => Err(Refused::Denied(denial.settle().await)),
+        }
+    }
+
+    async fn bad(&self, request: &Request<'_>) -> Refused {
+        let gate = &self.gateway.gate;
+        let shown = Ask::unreadable(request.head.target_as_sent().as_bytes());
+        let attempt = gate.attempt(now(), self.peer, Inbound::Http, shown);
+        Refused::Denied(gate.refuse(attempt, Reason::BadRequest).settle().await)
+    }
+
+    /// Whether a refusal is one of the tunnel itself, which ends with it and whose record carries the reason.
+    fn ends_tunnel(&self, reason: Reason) -> bool {
+        let ends = matches!(reason, Reason::HostMismatch | Reason::BadRequest);
+        if ends {
+            self.tunnel.cut(reason);
+        }
+        ends
+    }
+
+    async fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        session: Session,
+        mut client: Leg,
+        mut upstream: Leg,
+    ) -> Option<(Leg, Leg)> {
+        let idle = self.gateway.timeouts.idle;
+        let mut asked = asked(request.head);
+        asked.tied = true;
+        write_head(request.head, &request.shown, request.target, &session, upstream.outbox()).ok()?;
+        let counted = std::mem::take(&mut self.counted).min(request.head.raw().len());
+        session.meter().add_up(request.head.raw().len() - counted);
+        let body = request.head.body.into();
+        let ended = Exchange {
+            client: &mut client,
+            upstream: &mut upstream,
+            asked: &asked,
+            body: Transfer::new(body, body),
+            meter: session.meter(),
+            tunnel: Some(self.tunnel.meter()),
+            idle,
+        }
+        .run()
+        .await;
+        if ended == (Ended::Whole { keep_client: true, keep_upstream: true }) {
+            return Some((client, upstream));
+        }
+        end(client, upstream, session, ended, request.head, idle).await;
+        None
+    }
+
+    async fn refuse_unreadable(&self, mut client: Leg, unreadable: Unreadable) {
+        let gate = &self.gateway.gate;
+        let attempt = gate.attempt(now(), self.peer, Inbound::Http, Ask::unreadable(&unreadable.shown));
+        let denial = gate.refuse(attempt, Reason::BadRequest).settle().await;
+        self.tunnel.cut(Reason::BadRequest);
+        client.outbox().extend(reply::bad_head(&denial, unreadable.bad));
+        client.finish().await;
+    }
+}
