@@ -140,3 +140,59 @@ async fn connect(address: SocketAddr) -> Option<(TcpStream, SocketAddr)> {
     stream::tune(&stream);
     Some((stream, address))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn listening() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    async fn refusing() -> SocketAddr {
+        listening().await.1
+    }
+
+    /// An address that takes no more connections: the kernel drops what comes while the queue is full.
+    async fn silent() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut held = Vec::new();
+        while let Ok(Some((stream, _))) = timeout(Duration::from_millis(50), connect(address)).await {
+            held.push(stream);
+        }
+        (listener, held, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_gives_way_at_once() {
+        let (_listener, open) = listening().await;
+        let started = Instant::now();
+        let (_, address) = race([refusing().await, refusing().await, open].into_iter()).await.unwrap();
+        assert_eq!(address, open);
+        assert!(started.elapsed() < NEXT_AFTER, "{:?}", started.elapsed());
+        assert!(race([refusing().await, refusing().await].into_iter()).await.is_none());
+        assert!(race(std::iter::empty()).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_silent_gives_way_after_a_while() {
+        let (_listener, open) = listening().await;
+        let (_silent, _held, address) = silent().await;
+        let started = Instant::now();
+        let (_, connected) = race([address, open].into_iter()).await.unwrap();
+        assert_eq!(connected, open);
+        let took = started.elapsed();
+        assert!(took >= NEXT_AFTER && took < NEXT_AFTER * 4, "{took:?}");
+        let alone = timeout(NEXT_AFTER * 2, race([address].into_iter())).await;
+        assert!(alone.is_err(), "nobody answers");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dns::Resolver;
 use dns::clock::now;
-use policy::Gate;
+use policy::{Gate, Timestamp};
 use prometheus::Registry;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -89,18 +89,27 @@ impl Gateway {
 
     /// Ends streams when what allows them ends by itself (`until`). Runs for the life of the gateway.
     pub async fn watch_expiry(&self) {
+        let mut next = self.next_expiry();
         loop {
-            let at = now();
-            let Some(expiry) = self.gate.next_expiry(at) else {
+            let Some(expiry) = next else {
                 self.changed.notified().await;
+                next = self.next_expiry();
                 continue;
             };
-            let wait = Duration::from_nanos(expiry.since(at));
-            let changed = timeout(wait.min(LOOK_EVERY), self.changed.notified()).await.is_ok();
-            if !changed && now() >= expiry {
-                self.streams.judge_anew(now());
+            let wait = Duration::from_nanos(expiry.since(now())).min(LOOK_EVERY);
+            let changed = timeout(wait, self.changed.notified()).await.is_ok();
+            if changed || now() >= expiry {
+                next = self.next_expiry();
             }
         }
+    }
+
+    /// When something ends next; what has ended by now is seen to.
+    fn next_expiry(&self) -> Option<Timestamp> {
+        // In this order, so that nothing can end unseen between the two.
+        let next = self.gate.next_expiry(now());
+        self.streams.judge_anew(now());
+        next
     }
 
     /// Waits until all clients have gone, for as long as a drain may take; then resets what is still open.

@@ -68,16 +68,20 @@ impl Listener {
 
     /// Serves clients until it is dropped; the clients that it has accepted go on.
     pub async fn run(self, gateway: Arc<Gateway>) {
+        let mut failing = false;
         loop {
             match self.accept().await {
                 Ok((stream, peer)) => {
+                    failing = false;
                     let connection = Connection { stream, peer, client: gateway.client() };
                     tokio::spawn(connection.serve());
                 }
                 // The client has gone already (accept(2)).
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(listener = %self.name, %error, "cannot accept a connection");
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(listener = %self.name, %error, "cannot accept connections; trying on");
+                    }
                     sleep(PAUSE).await;
                 }
             }
@@ -93,5 +97,24 @@ impl Listener {
             Socket::Unix(unix) => (Stream::Unix(unix.accept().await?.0), None),
         };
         Ok((stream, Peer::new(Arc::clone(&self.name), address)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the client's side")]
+    async fn an_accepted_socket_has_what_was_set_on_the_listener() {
+        let listener = Listener::tcp("127.0.0.1:0".into(), "127.0.0.1:0".parse().unwrap()).unwrap();
+        let _client = tokio::net::TcpStream::connect(listener.address().unwrap()).await.unwrap();
+        let (Stream::Tcp(accepted), peer) = listener.accept().await.unwrap() else {
+            panic!("a TCP listener")
+        };
+        let socket = socket2::SockRef::from(&accepted);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+        assert!(peer.address.is_some_and(|address| address.ip().is_loopback()));
     }
 }

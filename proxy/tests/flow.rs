@@ -539,3 +539,27 @@ async fn an_upstream_proxy_is_asked_for_the_vetted_address() {
     let mut client = scene.sends(b"CONNECT 203.0.113.12:5432 HTTP/1.1\r\n\r\n").await;
     assert!(head(&mut client).await.starts_with("HTTP/1.1 403 "));
 }
+
+#[tokio::test]
+async fn a_stream_ends_when_its_rule_does() {
+    let corporate = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = vec![corporate.local_addr().unwrap()];
+    let upstream = Some(UpstreamProxy { addresses, except: Vec::new() });
+    let scene = scene_with(Config { upstream, ..Config::default() }).await;
+    let watch = Arc::clone(&scene.gateway);
+    tokio::spawn(async move { watch.watch_expiry().await });
+    let until = Timestamp::from_nanos(dns::clock::now().nanos() + 800_000_000);
+    let rule = format!("[[policy.base.rule]]\nhost = \"203.0.113.10\"\nports = [5432]\nuntil = {until}\n");
+    scene.gate.install(policy(&format!("{rule}{}", BEHIND_PROXY.replace("[policy.base]", "[policy.other]"))));
+    scene.gateway.policy_changed();
+
+    let mut client = scene.sends(b"CONNECT 203.0.113.10:5432 HTTP/1.1\r\n\r\n").await;
+    let mut proxy = timeout(SOON, corporate.accept()).await.unwrap().unwrap().0;
+    head(&mut proxy).await;
+    proxy.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(rest(&mut client).await, b"<reset>");
+    let late = dns::clock::now().since(until);
+    assert!(dns::clock::now() >= until && late < 100_000_000, "{late} ns after its end");
+    scene.records(&["connect allow -", "close policy_changed - 0 0"]).await;
+}
