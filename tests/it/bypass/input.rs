@@ -453,7 +453,8 @@ fn generate(pattern: &str, n: u64) -> String {
     text
 }
 
-fn installed(tool: &str) -> bool {
+/// Whether a tool is where Debian puts tools.
+pub fn installed(tool: &str) -> bool {
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
         .iter()
         .any(|dir| std::path::Path::new(dir).join(tool).exists())
