@@ -26,6 +26,8 @@ pub mod resolver;
 mod scrub;
 pub mod server;
 mod service;
+#[cfg(test)]
+mod testing;
 mod upstream;
 mod wire;
 

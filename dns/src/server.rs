@@ -75,4 +75,4 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use policy::{Hostname, QType};
 use rand::Rng;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
@@ -193,21 +194,28 @@ impl Socket {
             tokio::select! {
                 biased;
                 () = self.drained.notified() => return,
-                ready = self.udp.readable() => {
-                    if ready.is_err() {
-                        return;
-                    }
+                ready = self.udp.ready(Interest::READABLE | Interest::ERROR) => match ready {
+                    Ok(ready) if ready.is_error() => self.forsake(),
+                    Ok(_) => {}
+                    Err(_) => return,
                 }
             }
             loop {
                 match self.udp.try_recv(&mut buffer) {
                     Ok(length) => self.hand_over(buffer.get(..length).unwrap_or_default()),
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                    // An ICMP error that the kernel matched to this socket: the server does not listen.
-                    Err(_) => self.table().waiting.clear(),
+                    Err(_) => self.forsake(),
                 }
             }
         }
+    }
+
+    /// An ICMP error that the kernel matched to this socket: the server does not listen. What waits need not wait on.
+    fn forsake(&self) {
+        // Epoll reports it until it is taken.
+        let _ = self.udp.take_error();
+        let _ = self.udp.try_io(Interest::ERROR, || Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
+        self.table().waiting.clear();
     }
 
     /// Gives a message to the question that it answers.
