@@ -357,4 +357,4 @@ fn is_text(name: &Name<'_>, text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -365,3 +365,6 @@ fn localhost(denial: &Denial, qtype: Option<QType>) -> Option<IpAddr> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

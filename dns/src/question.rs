@@ -199,4 +199,4 @@ impl Refusal {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -234,4 +234,4 @@ impl<'w> Writer<'w> {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -75,4 +75,5 @@ impl Server {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the clients of the tests connect")]
 mod tests;

@@ -170,3 +170,6 @@ impl Zones {
         if self.zones.is_empty() { &self.default } else { zone().unwrap_or(&self.default) }
     }
 }
+
+#[cfg(test)]
+mod tests;
