@@ -4,9 +4,10 @@ use clap::Args;
 use policy::file::Mistake;
 use serde_json::json;
 
-use super::output::{chain, complain, print};
+use super::output::{complain, print};
 use super::{ConfigArgs, Outcome};
 use crate::config::{self, Config, ConfigError};
+use crate::error_chain;
 use crate::host;
 use crate::weakening::Weakening;
 
@@ -38,7 +39,7 @@ impl Check {
         let local = match host::local_addresses() {
             Ok(local) => local,
             Err(error) => {
-                complain("check", chain(&error));
+                complain("check", error_chain(&error));
                 return Outcome::Usage;
             }
         };

@@ -5,6 +5,7 @@ mod client;
 mod connect;
 mod healthcheck;
 mod output;
+mod serve;
 mod status;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Serve(serve::Serve),
     Check(check::Check),
     Connect(connect::Connect),
     Status(status::Status),
@@ -62,6 +64,7 @@ impl From<Outcome> for ExitCode {
 #[must_use]
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().verb {
+        Verb::Serve(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),

@@ -1,6 +1,5 @@
 //! What verbs print: results on stdout, complaints on stderr, never a panic where nobody reads.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io::Write as _;
 
@@ -14,21 +13,16 @@ pub(super) fn complain(verb: &str, complaint: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "tidegate {verb}: {complaint}");
 }
 
-/// An error with everything that caused it, on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
-}
-
-/// A text from a peer as a terminal may show it: printable ASCII stays, the rest is escaped.
+/// A text from a peer as a terminal may show it: what controls a terminal or turns the direction of writing is escaped.
 pub(super) fn harmless(text: &[u8]) -> String {
-    text.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\"")
+    let mut shown = String::with_capacity(text.len());
+    for letter in String::from_utf8_lossy(text).chars() {
+        match letter {
+            '\'' | '"' | '\\' => shown.push(letter),
+            _ => shown.extend(letter.escape_debug()),
+        }
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -37,6 +31,7 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_move_the_cursor() {
-        assert_eq!(harmless(b"no\x1b[2J\r\xe2\x80\xae it's"), "no\\x1b[2J\\r\\xe2\\x80\\xae it's");
+        let said = "no\x1b[2J\r\u{202e} it's — so".as_bytes();
+        assert_eq!(harmless(said), "no\\u{1b}[2J\\r\\u{202e} it's — so");
     }
 }

@@ -90,6 +90,21 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    /// One line: the first mistake, and how many there are.
+    #[must_use]
+    pub fn brief(&self) -> String {
+        match self {
+            Self::NotFound(_) => self.to_string(),
+            Self::Mistakes(mistakes) => match mistakes.as_slice() {
+                [] => "no mistake".to_owned(),
+                [mistake] => mistake.to_string(),
+                [first, rest @ ..] => format!("{first}; and {} more, see the log", rest.len()),
+            },
+        }
+    }
+}
+
 /// Finds the config: at `named` or `$TIDEGATE_CONFIG` where given, else in the user's folder, else in /etc.
 ///
 /// # Errors

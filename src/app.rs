@@ -1,0 +1,265 @@
+//! The gateway, wired: from a config to everything that serves it.
+//!
+//! ```text
+//! Config ──▶ Policy ──▶ Gate ──Event──▶ counts, audit
+//!    │                    ▲
+//!    │         ┌──────────┴──────────┐
+//!    ├──▶ dns::Resolver ──▶ proxy::Gateway, dns::Server ◀── listeners
+//!    └──▶ pages
+//! ```
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::{Event, Gate, Observer, Receipt};
+use prometheus::Registry;
+use proxy::UpstreamProxy;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admin::{self, Phase, Status};
+use crate::audit::{self, Audit};
+use crate::config::{self, Config, ConfigError};
+use crate::host::{self, HostError};
+use crate::listeners::{BindError, Files, Listeners};
+use crate::lookup::{self, UpstreamUnknown};
+use crate::metrics::{DecisionCounts, Metrics};
+
+/// How long to wait before the host's addresses are read again where that failed.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something is wrong with the config.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A gateway without listeners protects nobody.
+    #[error("nothing listens: write `proxy` or `dns` in [listen]")]
+    NothingListens,
+    /// The floor needs the addresses of this host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The audit cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::OpenError),
+    /// Names could not be resolved.
+    #[error("cannot set up the resolver")]
+    Resolver(#[from] dns::ResolverError),
+    /// The way out leads nowhere.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamUnknown),
+    /// A listener cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Two metrics have one name: a fault of the program.
+    #[error("cannot register the metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// What serving, reloading and the pages share.
+#[derive(Clone, Debug)]
+pub(crate) struct Core {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) gateway: Arc<proxy::Gateway>,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) metrics: Metrics,
+    pub(crate) status: Arc<Status>,
+}
+
+/// A gateway with everything bound, before its first client.
+#[derive(Debug)]
+pub struct App {
+    core: Core,
+    config: Config,
+    dns: dns::Server,
+    listeners: Listeners,
+    host: host::Watch,
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct Running {
+    core: Core,
+    inbounds: JoinSet<io::Result<()>>,
+    stop: watch::Sender<()>,
+    /// Ends with the gateway: pages, expiries, the host's addresses.
+    _background: JoinSet<()>,
+    files: Files,
+}
+
+/// Tells every observer. The audit's receipt is the one to wait for: counting cannot fail.
+struct Observers {
+    counts: DecisionCounts,
+    audit: Arc<Audit>,
+}
+
+impl Observer for Observers {
+    fn record(&self, event: &Event<'_>) -> Receipt {
+        drop(self.counts.record(event));
+        self.audit.record(event)
+    }
+}
+
+impl App {
+    /// Reads the config at `path` and binds what it lists. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Where anything is missing: a gateway that protects by half does not run.
+    pub async fn start(path: &Path) -> Result<Self, StartError> {
+        let host = host::Watch::start()?;
+        let now = dns::clock::now();
+        let config = config::load(path, now, host.addresses())?;
+        if config.listen.all().next().is_none() {
+            return Err(StartError::NothingListens);
+        }
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry)?;
+        let audit = Arc::new(Audit::open(&audit_settings(&config.audit), &registry)?);
+        let observers = Observers { counts: DecisionCounts::new(&registry)?, audit: Arc::clone(&audit) };
+        let local = Arc::new(host.addresses().clone());
+        let gate = Arc::new(Gate::new(Arc::clone(&config.policy), local, Arc::new(observers), run_id()));
+        let dns_metrics = dns::Metrics::new(&registry)?;
+        let resolver = dns::Resolver::new(&config.dns, dns_metrics.clone())?;
+        let dns = dns::Server::new(Arc::clone(&gate), resolver.clone(), dns_metrics, config.dns.limits);
+        let streams = streams(&config, &resolver).await?;
+        let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, streams, &registry)?;
+        let listeners = Listeners::bind(&config.listen).await?;
+        metrics.started(gate.generation(), &config.policy, now);
+        let status = Arc::new(Status::default());
+        status.generation(gate.generation());
+        let core = Core { gate, gateway, audit, metrics, status };
+        Ok(Self { core, config, dns, listeners, host })
+    }
+
+    /// The config that it started with.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Serves from now on.
+    #[must_use]
+    pub fn serve(self) -> Running {
+        let Listeners { proxy, dns, metrics, files } = self.listeners;
+        let (stop, stopped) = watch::channel(());
+        let mut inbounds = JoinSet::new();
+        for listener in proxy {
+            let (gateway, stop) = (Arc::clone(&self.core.gateway), until_closed(&stopped));
+            inbounds.spawn(async move {
+                tokio::select! {
+                    () = listener.run(gateway) => {}
+                    () = stop => {}
+                }
+                Ok(())
+            });
+        }
+        for sockets in dns {
+            let (server, name, stop) = (self.dns.clone(), Arc::clone(&sockets.name), until_closed(&stopped));
+            inbounds.spawn(async move { server.serve_udp(sockets.udp, name, stop).await });
+            let (server, stop) = (self.dns.clone(), until_closed(&stopped));
+            inbounds.spawn(async move { server.serve_tcp(sockets.tcp, sockets.name, stop).await });
+        }
+        let core = self.core;
+        let mut background = JoinSet::new();
+        let gateway = Arc::clone(&core.gateway);
+        background.spawn(async move { gateway.watch_expiry().await });
+        background.spawn(follow_host(self.host, core.clone()));
+        if let Some(listener) = metrics {
+            background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
+        }
+        core.status.enter(Phase::Ready);
+        Running { core, inbounds, stop, _background: background, files }
+    }
+}
+
+impl Running {
+    /// Waits for an inbound to break: the gateway then ends, rather than serve by half.
+    pub async fn broken(&mut self) -> io::Error {
+        match self.inbounds.join_next().await {
+            Some(Ok(Err(error))) => error,
+            Some(Ok(Ok(())) | Err(_)) | None => io::Error::other("an inbound has ended by itself"),
+        }
+    }
+
+    /// Opens the audit anew, after it was moved away.
+    pub fn reopen_audit(&self) {
+        if let Err(error) = self.core.audit.reopen() {
+            tracing::error!(error = %crate::error_chain(&error), "the audit stays in its old file");
+        }
+    }
+
+    /// Takes no more clients, waits for those that there are as long as a drain may take, and writes what is left of
+    /// the audit.
+    pub async fn drain(mut self) {
+        self.core.status.enter(Phase::Draining);
+        drop(self.stop);
+        drop(self.files);
+        while self.inbounds.join_next().await.is_some() {}
+        self.core.gateway.drain().await;
+        self.core.audit.finish();
+    }
+}
+
+/// Resolves when the gateway stops.
+fn until_closed(stopped: &watch::Receiver<()>) -> impl Future<Output = ()> + use<> {
+    let mut stopped = stopped.clone();
+    async move { while stopped.changed().await.is_ok() {} }
+}
+
+/// Keeps the gate's knowledge of the host's own addresses true.
+async fn follow_host(mut host: host::Watch, core: Core) {
+    loop {
+        let local = match host.changed().await {
+            Ok(local) => Arc::new(local.clone()),
+            Err(error) => {
+                tracing::error!(%error, "the addresses of this host are no longer followed; trying again");
+                tokio::time::sleep(FOLLOW_AGAIN).await;
+                match host::Watch::start() {
+                    Ok(fresh) => host = fresh,
+                    Err(_) => continue,
+                }
+                Arc::new(host.addresses().clone())
+            }
+        };
+        let generation = core.gate.set_local_addresses(local);
+        core.gateway.policy_changed();
+        core.metrics.generation(generation);
+        core.status.generation(generation);
+        tracing::info!(%generation, "the addresses of this host have changed");
+    }
+}
+
+fn audit_settings(table: &config::Audit) -> audit::Settings {
+    let place = table.path.clone().map_or(audit::Place::Stdout, audit::Place::File);
+    let rotation =
+        table.rotation.map(|rotation| audit::Rotation { size: rotation.size, keep: rotation.keep });
+    audit::Settings { place, required: table.required, rotation }
+}
+
+/// What the proxy is told. The name of an upstream proxy is resolved once, here.
+async fn streams(config: &Config, resolver: &dns::Resolver) -> Result<proxy::Config, UpstreamUnknown> {
+    let config::Timeouts { connect, head, idle, drain } = config.timeouts;
+    let upstream = match &config.upstream {
+        Some(table) => {
+            let addresses = lookup::upstream(resolver, &table.proxy).await?;
+            Some(UpstreamProxy { addresses, except: table.except.clone() })
+        }
+        None => None,
+    };
+    Ok(proxy::Config { timeouts: proxy::Timeouts { connect, head, idle, drain }, upstream })
+}
+
+/// What makes the ids of this run differ from those of any other.
+fn run_id() -> u32 {
+    // A hasher's keys are random for each process; no secret hangs on them.
+    let random = RandomState::new().hash_one(std::process::id());
+    u32::try_from(random >> 32).unwrap_or_default()
+}

@@ -1,0 +1,172 @@
+//! `tidegate serve`: the daemon, from its config to a clean end.
+
+use std::io;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+
+use clap::Args;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::output::complain;
+use super::{ConfigArgs, Outcome};
+use crate::app::{App, Running, StartError};
+use crate::config::{self, Fingerprint};
+use crate::error_chain;
+use crate::logging::LogLevel;
+use crate::reload::Reloader;
+
+const EXAMPLE: &str = "Example:
+  tidegate serve --config /etc/tidegate/tidegate.toml
+
+Signals: SIGTERM and SIGINT drain and end, a second one ends at once; SIGHUP reopens the audit and reloads.
+Exit status: 0 ended as told, 1 could not start or go on, 2 usage or config.";
+
+/// Run the gateway: proxy, DNS and metrics, until SIGTERM
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Outcome {
+        let path = match config::find(self.config.config) {
+            Ok(path) => path,
+            Err(error) => {
+                complain("serve", error);
+                return Outcome::Usage;
+            }
+        };
+        let workers = available_parallelism().map_or(1, usize::from);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+        let ended = match runtime {
+            Ok(runtime) => runtime.block_on(serve(path)),
+            Err(error) => Err(Ended::Broken(error)),
+        };
+        match ended {
+            Ok(()) => Outcome::Done,
+            Err(Ended::NotStarted(error @ (StartError::Config(_) | StartError::NothingListens))) => {
+                complain("serve", error_chain(&error));
+                Outcome::Usage
+            }
+            Err(Ended::NotStarted(error)) => {
+                complain("serve", error_chain(&error));
+                Outcome::Failed
+            }
+            Err(Ended::Broken(error)) => {
+                complain("serve", error_chain(&error));
+                Outcome::Failed
+            }
+        }
+    }
+}
+
+/// Why the daemon ended other than as told.
+enum Ended {
+    NotStarted(StartError),
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+async fn serve(path: PathBuf) -> Result<(), Ended> {
+    // Before anything can be killed by them.
+    let mut signals = Signals::new()?;
+    raise_descriptor_limit();
+    let seen = Fingerprint::of(&path).ok();
+    let app = App::start(&path).await.map_err(Ended::NotStarted)?;
+    let log = LogLevel::init(app.config().log);
+    let mut reloader = Reloader::new(app.core().clone(), path, log, app.config().clone(), seen);
+    let running = app.serve();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
+    notify(&[NotifyState::Ready]);
+    run_until_told(running, &mut reloader, &mut signals).await
+}
+
+async fn run_until_told(
+    mut running: Running,
+    reloader: &mut Reloader,
+    signals: &mut Signals,
+) -> Result<(), Ended> {
+    loop {
+        tokio::select! {
+            _ = signals.hangup.recv() => {
+                running.reopen_audit();
+                reload(reloader).await;
+            }
+            () = reloader.changed() => reload(reloader).await,
+            () = signals.end.told() => break,
+            error = running.broken() => return Err(Ended::Broken(error)),
+        }
+    }
+    tracing::info!("draining");
+    notify(&[NotifyState::Stopping]);
+    tokio::select! {
+        () = running.drain() => tracing::info!("drained"),
+        () = signals.end.told() => tracing::warn!("told twice: ending at once"),
+    }
+    Ok(())
+}
+
+async fn reload(reloader: &mut Reloader) {
+    // systemd 253 wants the time beside RELOADING (sd_notify(3)).
+    match NotifyState::monotonic_usec_now() {
+        Ok(time) => notify(&[NotifyState::Reloading, time]),
+        Err(_) => notify(&[NotifyState::Reloading]),
+    }
+    reloader.reload().await;
+    notify(&[NotifyState::Ready]);
+}
+
+/// Tells the service manager, where there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, states) {
+        tracing::warn!(%error, "cannot notify the service manager");
+    }
+}
+
+struct Signals {
+    hangup: Signal,
+    end: End,
+}
+
+struct End {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let end =
+            End { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+        Ok(Self { hangup: signal(SignalKind::hangup())?, end })
+    }
+}
+
+impl End {
+    /// Waits until the program is told to end.
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// A tunnel takes two descriptors and up to four for splicing; the usual soft limit of 1024 is that of select(2), which
+/// nothing here uses.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        complain("serve", format_args!("cannot raise the limit of open files: {error}"));
+    }
+}

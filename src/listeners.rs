@@ -1,0 +1,152 @@
+//! Binds everything that the config lists, before the gateway says that it is ready.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use policy::ListenerName;
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::config::{Endpoint, Listen, Listener};
+
+/// A listener that cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {at}")]
+pub struct BindError {
+    at: String,
+    #[source]
+    why: io::Error,
+}
+
+/// Every socket of the gateway.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Where streams come in.
+    pub proxy: Vec<proxy::Listener>,
+    /// Where questions come in.
+    pub dns: Vec<DnsSockets>,
+    /// Where the pages are.
+    pub metrics: Option<TcpListener>,
+    /// The files of unix sockets, to be removed at the end.
+    pub files: Files,
+}
+
+/// One DNS listener.
+#[derive(Debug)]
+pub struct DnsSockets {
+    /// Its name in policy.
+    pub name: ListenerName,
+    /// For datagrams.
+    pub udp: UdpSocket,
+    /// For connections (RFC 7766 section 5: a server has both).
+    pub tcp: TcpListener,
+}
+
+/// The files of unix sockets. Removed when dropped.
+#[derive(Debug, Default)]
+pub struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Listeners {
+    /// Binds all of them, or none. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The first one that cannot be bound.
+    pub async fn bind(listen: &Listen) -> Result<Self, BindError> {
+        let mut files = Files::default();
+        let mut proxy = Vec::with_capacity(listen.proxy.len());
+        for listener in &listen.proxy {
+            proxy.push(inbound(listener, &mut files).map_err(|why| error(&listener.at, why))?);
+        }
+        let mut dns = Vec::with_capacity(listen.dns.len());
+        for listener in &listen.dns {
+            dns.push(resolver(listener).await.map_err(|why| error(&listener.at, why))?);
+        }
+        let metrics = match listen.metrics {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(|why| error(&address, why))?),
+            None => None,
+        };
+        Ok(Self { proxy, dns, metrics, files })
+    }
+}
+
+fn error(at: &impl ToString, why: io::Error) -> BindError {
+    BindError { at: at.to_string(), why }
+}
+
+fn inbound(listener: &Listener, files: &mut Files) -> io::Result<proxy::Listener> {
+    let name = Arc::clone(&listener.name);
+    match &listener.at {
+        Endpoint::Tcp(address) => proxy::Listener::tcp(name, *address),
+        Endpoint::Unix(path) => {
+            remove_stale(path)?;
+            let bound = proxy::Listener::unix(name, path)?;
+            files.0.push(path.clone());
+            // Whoever reaches the socket is the sandbox: what is mounted or granted is its folder, and the workload's
+            // uid is unknown here.
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+            Ok(bound)
+        }
+    }
+}
+
+async fn resolver(listener: &Listener) -> io::Result<DnsSockets> {
+    let Endpoint::Tcp(address) = listener.at else {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "DNS has no unix sockets"));
+    };
+    let (udp, tcp) = (UdpSocket::bind(address).await?, TcpListener::bind(address).await?);
+    Ok(DnsSockets { name: Arc::clone(&listener.name), udp, tcp })
+}
+
+/// Removes a socket that a gateway which was killed has left behind. A socket that somebody serves, and anything that
+/// is no socket, stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "something that is no socket stands there",
+            ));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another program serves this socket")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_serves_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        drop(UnixListener::bind(at("stale")).expect("a socket"));
+        let _served = UnixListener::bind(at("served")).expect("a socket");
+        fs::write(at("file"), "").expect("a file");
+
+        remove_stale(&at("stale")).expect("removed");
+        assert!(!at("stale").exists());
+        remove_stale(&at("absent")).expect("nothing to remove");
+        assert_eq!(remove_stale(&at("served")).expect_err("served").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(remove_stale(&at("file")).expect_err("a file").kind(), io::ErrorKind::AlreadyExists);
+    }
+}

@@ -1,0 +1,229 @@
+//! Reloading: a changed config is put in force whole, or not at all.
+//!
+//! The config is looked at four times a second and read when it has been the same for a second, so that a file that an
+//! editor is still writing is not read. A bad, half-written or vanished config leaves the old policy in force and says
+//! so in the log, the audit, a metric and on `/readyz`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::app::Core;
+use crate::audit::Notice;
+use crate::config::{self, Config, ConfigError, Fingerprint};
+use crate::logging::LogLevel;
+
+/// How often the config is looked at: one stat(2).
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long it must stay the same before it is read.
+const SETTLES_IN: Duration = Duration::from_secs(1);
+
+/// Puts changed configs in force.
+#[derive(Debug)]
+pub struct Reloader {
+    core: Core,
+    path: PathBuf,
+    log: LogLevel,
+    /// What the tables that are read at the start only say.
+    started_with: Config,
+    watched: Watched,
+}
+
+impl Reloader {
+    /// Reloads the config at `path` for a gateway that was started with it. `seen` is what stood there before it was
+    /// read for the start.
+    pub(crate) fn new(
+        core: Core,
+        path: PathBuf,
+        log: LogLevel,
+        started_with: Config,
+        seen: Option<Fingerprint>,
+    ) -> Self {
+        Self { core, path, log, started_with, watched: Watched::new(seen) }
+    }
+
+    /// Waits until the config has changed and settled.
+    pub async fn changed(&mut self) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            if self.watched.look(look(&self.path), Instant::now()) {
+                return;
+            }
+        }
+    }
+
+    /// Reads the config and puts it in force, or says why not.
+    pub async fn reload(&mut self) {
+        let seen = look(&self.path);
+        let (path, local) = (self.path.clone(), self.core.gate.local_addresses());
+        let read = tokio::task::spawn_blocking(move || config::load(&path, dns::clock::now(), &local)).await;
+        // What changed while it was read is read again once it has settled.
+        self.watched.read(seen);
+        match read {
+            Ok(Ok(config)) => self.install(&config),
+            Ok(Err(error)) => self.keep(&error),
+            Err(error) => tracing::error!(%error, "reading the config has failed"),
+        }
+    }
+
+    fn install(&self, config: &Config) {
+        let core = &self.core;
+        let generation = core.gate.install(Arc::clone(&config.policy));
+        core.gateway.policy_changed();
+        self.log.set(config.log);
+        let now = dns::clock::now();
+        core.metrics.reloaded(generation, &config.policy, now);
+        core.status.generation(generation);
+        let waits = config.needs_restart(&self.started_with);
+        let detail = (!waits.is_empty()).then(|| {
+            format!("changed [{}] needs a restart; until then the old one stays", waits.join("], ["))
+        });
+        if let Some(detail) = &detail {
+            tracing::warn!("{detail}");
+        }
+        core.status.reloaded(true, now, detail);
+        drop(core.audit.note(Notice::Reload { generation, error: None }));
+        tracing::info!(%generation, "the config is in force");
+    }
+
+    fn keep(&self, error: &ConfigError) {
+        let core = &self.core;
+        let generation = core.gate.generation();
+        core.metrics.reload_failed();
+        core.status.reloaded(false, dns::clock::now(), Some(error.brief()));
+        drop(core.audit.note(Notice::Reload { generation, error: Some(&error.brief()) }));
+        tracing::error!(%generation, "the config is refused, the old policy stays in force:\n{error}");
+    }
+}
+
+fn look(path: &Path) -> Option<Fingerprint> {
+    Fingerprint::of(path).ok()
+}
+
+/// What is known of a config between looks; `None` stands for one that has vanished.
+#[derive(Debug)]
+struct Watched {
+    read: Option<Fingerprint>,
+    changing: Option<(Option<Fingerprint>, Instant)>,
+}
+
+impl Watched {
+    const fn new(read: Option<Fingerprint>) -> Self {
+        Self { read, changing: None }
+    }
+
+    /// Takes in what stands there now; tells whether it is to be read.
+    fn look(&mut self, now: Option<Fingerprint>, at: Instant) -> bool {
+        if now == self.read {
+            self.changing = None;
+            return false;
+        }
+        match &self.changing {
+            Some((seen, since)) if *seen == now => at.duration_since(*since) >= SETTLES_IN,
+            Some(_) | None => {
+                self.changing = Some((now, at));
+                false
+            }
+        }
+    }
+
+    /// Notes what stood there when it was read.
+    fn read(&mut self, seen: Option<Fingerprint>) {
+        self.read = seen;
+        self.changing = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A config that is written in steps; looks come every quarter of a second.
+    struct Desk {
+        folder: tempfile::TempDir,
+        watched: Watched,
+        at: Instant,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let desk = Self { folder, watched: Watched::new(None), at: Instant::now() };
+            desk.write("[policy.a]\n");
+            let seen = look(&desk.path());
+            Self { watched: Watched::new(seen), ..desk }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("tidegate.toml")
+        }
+
+        fn write(&self, text: &str) {
+            fs::write(self.path(), text).expect("a file");
+        }
+
+        /// How many looks it takes until the config is to be read; none within ten.
+        fn looks(&mut self) -> Option<usize> {
+            (1..=10).find(|_| {
+                self.at += LOOK_EVERY;
+                self.watched.look(look(&self.path()), self.at)
+            })
+        }
+    }
+
+    #[test]
+    fn an_unchanged_config_is_not_read_again() {
+        assert_eq!(Desk::new().looks(), None);
+    }
+
+    #[test]
+    fn a_changed_config_is_read_once_it_has_been_the_same_for_a_second() {
+        let mut desk = Desk::new();
+        desk.write("[policy.a]\nallow = []\n");
+        assert_eq!(desk.looks(), Some(5), "seen first, and four looks later");
+        desk.watched.read(look(&desk.path()));
+        assert_eq!(desk.looks(), None);
+    }
+
+    #[test]
+    fn a_config_that_is_still_being_written_is_not_read() {
+        let mut desk = Desk::new();
+        for length in 1..20 {
+            desk.write(&"#".repeat(length));
+            desk.at += LOOK_EVERY;
+            assert!(!desk.watched.look(look(&desk.path()), desk.at));
+        }
+        assert_eq!(desk.looks(), Some(4));
+    }
+
+    #[test]
+    fn a_vanished_config_is_noticed_once_and_its_return_too() {
+        let mut desk = Desk::new();
+        fs::remove_file(desk.path()).expect("it was there");
+        assert_eq!(desk.looks(), Some(5));
+        desk.watched.read(None);
+        assert_eq!(desk.looks(), None);
+        desk.write("[policy.a]\n");
+        assert_eq!(desk.looks(), Some(5));
+    }
+
+    #[test]
+    fn a_change_that_is_taken_back_is_none() {
+        let mut desk = Desk::new();
+        let (aside, path) = (desk.folder.path().join("aside"), desk.path());
+        fs::hard_link(&path, &aside).expect("a second name");
+        fs::remove_file(&path).expect("it was there");
+        desk.at += LOOK_EVERY;
+        assert!(!desk.watched.look(look(&path), desk.at));
+        let before = desk.watched.read.clone();
+        fs::rename(&aside, &path).expect("it is back");
+        desk.watched.read(look(&path));
+        assert!(before.is_some());
+        assert_eq!(desk.looks(), None);
+    }
+}
