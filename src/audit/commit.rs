@@ -31,9 +31,13 @@ const KEPT: usize = 256 << 10;
 /// Lines that nobody awaits are written this much later at the latest, usually with somebody's line.
 const UNAWAITED: Duration = Duration::from_millis(20);
 
-/// A write that takes longer has met a slow disk: for the next second the thread writes, not the runtime's tasks.
-const SLOW: Duration = Duration::from_millis(2);
-const SLOW_FOR: Duration = Duration::from_secs(1);
+/// Whoever finds somebody writing looks again this much later.
+const BUSY: Duration = Duration::from_millis(1);
+
+/// A write that takes longer has met a slow disk, or a busy processor: the thread writes, not the runtime's tasks, until
+/// so many writes were quick.
+const SLOW: Duration = Duration::from_millis(5);
+const QUICK_ENOUGH: u32 = 16;
 
 /// The lines of one write, as those who wait for it see it.
 #[derive(Debug)]
@@ -64,8 +68,8 @@ struct State {
     wakers: Vec<Waker>,
     /// Counts how often `wakers` was emptied: a task knows by it whether it is still in there.
     rounds: u64,
-    /// Until then the thread writes.
-    slow_until: Option<Instant>,
+    /// So many quick writes are wanted of the thread before tasks write again.
+    wanted_quick: u32,
     /// When the thread must write, or do its housekeeping.
     write_due: Option<Instant>,
     chores_due: Option<Instant>,
@@ -83,13 +87,14 @@ pub(super) struct Queue {
     sink: Mutex<Sink>,
     /// The thread writes, whoever waits: the sink may wait for a reader, or was slow of late.
     by_thread: AtomicBool,
+    may_wait: AtomicBool,
     required: bool,
     metrics: Metrics,
 }
 
 impl Queue {
     pub(super) fn new(sink: Sink, required: bool, metrics: Metrics) -> Self {
-        let by_thread = AtomicBool::new(sink.may_wait());
+        let may_wait = sink.may_wait();
         let state = State {
             waiting: Vec::new(),
             batch: Batch::new(),
@@ -99,7 +104,7 @@ impl Queue {
             writing: false,
             wakers: Vec::new(),
             rounds: 0,
-            slow_until: None,
+            wanted_quick: 0,
             write_due: None,
             chores_due: None,
             asleep: None,
@@ -110,7 +115,8 @@ impl Queue {
             state: Mutex::new(state),
             turn: Condvar::new(),
             sink: Mutex::new(sink),
-            by_thread,
+            by_thread: AtomicBool::new(may_wait),
+            may_wait: AtomicBool::new(may_wait),
             required,
             metrics,
         }
@@ -142,7 +148,7 @@ impl Queue {
     pub(super) fn flush(&self) {
         let mut state = lock(&self.state);
         while state.writing {
-            state = self.turn.wait_timeout(state, SLOW).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.turn.wait_timeout(state, BUSY).unwrap_or_else(PoisonError::into_inner).0;
         }
         self.write(state);
     }
@@ -152,6 +158,7 @@ impl Queue {
         self.flush();
         let mut sink = lock(&self.sink);
         sink.reopen()?;
+        self.may_wait.store(sink.may_wait(), Ordering::Relaxed);
         self.by_thread.store(sink.may_wait(), Ordering::Relaxed);
         Ok(())
     }
@@ -196,10 +203,13 @@ impl Queue {
                 drop(state);
                 chores();
                 state = lock(&self.state);
-            } else if state.write_due.is_some_and(|due| due <= now) && !state.writing {
-                state.write_due = None;
-                self.write(state);
-                state = lock(&self.state);
+            } else if state.write_due.is_some_and(|due| due <= now) {
+                // A task that writes now takes everything that waits with it, but not what comes meanwhile.
+                state.write_due = state.writing.then(|| now + BUSY);
+                if !state.writing {
+                    self.write(state);
+                    state = lock(&self.state);
+                }
             } else {
                 state = self.sleep(state, now);
             }
@@ -210,9 +220,7 @@ impl Queue {
     }
 
     fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
-        // A task that writes now takes everything with it, or leaves a task behind that leads the next write.
-        let write_due = state.write_due.filter(|_| !state.writing);
-        let until = [write_due, state.chores_due].into_iter().flatten().min();
+        let until = [state.write_due, state.chores_due].into_iter().flatten().min();
         state.asleep = Some(until);
         state = match until {
             None => self.turn.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -240,8 +248,11 @@ impl Queue {
 
         let began = Instant::now();
         let outcome = lock(&self.sink).write(&lines);
-        let ended = Instant::now();
-        let written = u32::try_from(outcome.lines).unwrap_or(count).min(count);
+        let took = began.elapsed();
+        let written = match outcome {
+            Outcome::Written => count,
+            Outcome::Lost { after, .. } => u32::try_from(after).map_or(count, |after| after.min(count)),
+        };
         batch.written.store(written, Ordering::Release);
         self.count(written, count, &heavy);
 
@@ -250,14 +261,10 @@ impl Queue {
         let mut state = lock(&self.state);
         state.spare = lines;
         state.writing = false;
-        self.note(&mut state, &outcome, began, ended);
+        self.note(&mut state, &outcome, took);
         let wakers = std::mem::take(&mut state.wakers);
         state.rounds += 1;
-        let thread_waits = state.asleep.is_some() && state.write_due.is_some();
         drop(state);
-        if thread_waits {
-            self.turn.notify_all();
-        }
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -271,20 +278,22 @@ impl Queue {
     }
 
     /// Remembers that the sink is slow, and says when it begins and ceases to fail.
-    fn note(&self, state: &mut State, outcome: &Outcome, began: Instant, ended: Instant) {
-        if ended - began > SLOW {
-            state.slow_until = Some(ended + SLOW_FOR);
+    fn note(&self, state: &mut State, outcome: &Outcome, took: Duration) {
+        if took > SLOW {
+            state.wanted_quick = QUICK_ENOUGH;
             self.by_thread.store(true, Ordering::Relaxed);
-        } else if state.slow_until.is_some_and(|until| until <= ended) {
-            state.slow_until = None;
-            self.by_thread.store(lock(&self.sink).may_wait(), Ordering::Relaxed);
+        } else if state.wanted_quick > 0 {
+            state.wanted_quick -= 1;
+            if state.wanted_quick == 0 {
+                self.by_thread.store(self.may_wait.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
         }
-        match &outcome.error {
-            Some(error) if !state.failing => self.say_failing(error),
-            None if state.failing => tracing::info!("the audit log can be written again"),
-            Some(_) | None => {}
+        match outcome {
+            Outcome::Lost { error, .. } if !state.failing => self.say_failing(error),
+            Outcome::Written if state.failing => tracing::info!("the audit log can be written again"),
+            Outcome::Lost { .. } | Outcome::Written => {}
         }
-        state.failing = outcome.error.is_some();
+        state.failing = matches!(outcome, Outcome::Lost { .. });
     }
 
     fn say_failing(&self, error: &io::Error) {

@@ -44,11 +44,16 @@ pub struct Rotation {
 
 /// What became of a batch of lines.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    /// How many lines, from the first, are written whole.
-    pub(super) lines: usize,
-    /// Why the rest is not.
-    pub(super) error: Option<io::Error>,
+pub(super) enum Outcome {
+    /// All are written.
+    Written,
+    /// Some are not.
+    Lost {
+        /// How many, from the first, are written whole.
+        after: usize,
+        /// Why the others are not.
+        error: io::Error,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +108,13 @@ impl Sink {
             self.rotate();
         }
         let (done, error) = self.write_bytes(lines);
+        self.failing = error.is_some();
+        let Some(error) = error else { return Outcome::Written };
         let written = lines.get(..done).unwrap_or(lines);
         if let Some(last) = written.last() {
             self.torn = *last != b'\n';
         }
-        self.failing = error.is_some();
-        Outcome { lines: written.iter().filter(|byte| **byte == b'\n').count(), error }
+        Outcome::Lost { after: written.iter().filter(|byte| **byte == b'\n').count(), error }
     }
 
     /// Writes until all is written or an error comes; gives how much was.
@@ -281,4 +287,43 @@ fn size_of(stat: &rustix::fs::Stat) -> u64 {
 
 fn refused(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_torn_line_costs_no_other_line() {
+        let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
+        let mut sink = Sink {
+            place: Place::Stdout,
+            rotation: None,
+            fd: near.into(),
+            kind: Kind::Socket,
+            size: 0,
+            full_at: u64::MAX,
+            torn: false,
+            failing: true,
+        };
+        // No newline for longer than any socket buffer: the write stops inside the line, whatever the buffer's size.
+        let mut long = vec![b'x'; 8 << 20];
+        long.push(b'\n');
+        assert!(matches!(sink.write(&long), Outcome::Lost { after: 0, .. }));
+        assert!(sink.torn);
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            far.read_to_string(&mut text).map(|_| text)
+        });
+        sink.failing = false;
+        assert!(matches!(sink.write(b"{\"a\":1}\n{\"b\":2}\n"), Outcome::Written));
+        drop(sink);
+        let text = reader.join().expect("no panic").expect("text");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.get(1..), Some(&["{\"a\":1}", "{\"b\":2}"][..]));
+        assert!(lines[0].bytes().all(|byte| byte == b'x'));
+    }
 }
