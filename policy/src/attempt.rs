@@ -1,11 +1,11 @@
 //! Attempts: one thing a sandbox tries to do, in the words that every inbound shares.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use crate::destination::{Destination, Host, Port};
+use crate::gate::Generation;
 use crate::hostname::Hostname;
-use crate::sandbox::SandboxId;
+use crate::sandbox::{Peer, SandboxId};
 use crate::time::Timestamp;
 
 /// The way an attempt came in.
@@ -94,6 +94,14 @@ impl QType {
 
     /// The types that a rule opens when it does not say: addresses, the bindings that lead to them, and aliases.
     pub const DEFAULT_OPEN: [Self; 5] = [Self::A, Self::AAAA, Self::HTTPS, Self::SVCB, Self::CNAME];
+
+    /// Whether a rule that names no types opens this one.
+    ///
+    /// ANY always is: its answer says nothing (RFC 8482) and nobody is asked.
+    #[must_use]
+    pub fn is_open_by_default(self) -> bool {
+        self == Self::ANY || Self::DEFAULT_OPEN.contains(&self)
+    }
 
     /// The mnemonic, if the type has one here.
     #[must_use]
@@ -231,10 +239,12 @@ pub struct Attempt {
     pub sandbox: Option<SandboxId>,
     /// The way it came in.
     pub inbound: Inbound,
-    /// The client's address; `None` on a unix socket.
-    pub client: Option<SocketAddr>,
+    /// The client, as the gateway saw it: what identifies it anew when the policy changes.
+    pub peer: Peer,
     /// What is asked for.
     pub ask: Ask,
+    /// The policy generation under which the sandbox was named.
+    pub(crate) generation: Generation,
 }
 
 #[cfg(test)]

@@ -3,24 +3,23 @@
 //! Everything here is a pure function of the policy, the gateway's addresses, the attempt and the time. [`crate::Gate`]
 //! and `explain` are the only callers, so what is explained is what is served.
 
+mod lookup;
+mod resolved;
 mod search;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub(crate) use self::resolved::port_to_dial;
 use self::search::{Candidate, Search};
-use crate::attempt::{Ask, QType};
+use crate::attempt::Ask;
 use crate::destination::{Destination, Host, Port};
-use crate::hostname::Hostname;
-use crate::pattern::{HostPattern, PortSet};
+use crate::pattern::HostPattern;
 use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
-use crate::rule::{Action, Internal, Rule, RuleRef};
+use crate::rule::{Action, Rule, RuleRef};
 use crate::sandbox::SandboxId;
-use crate::special::{
-    AddressClass, LocalAddresses, SpecialUse, canonical, exists_by_definition, metadata_name,
-    special_use_name,
-};
+use crate::special::{AddressClass, LocalAddresses, SpecialUse, canonical, metadata_name, special_use_name};
 use crate::time::Timestamp;
 
 /// Follows a decision step by step. Serving uses [`Silent`], which compiles to nothing; `explain` writes lines.
@@ -102,56 +101,6 @@ impl View<'_> {
         }
     }
 
-    /// A look-up is allowed exactly when some port of the name is.
-    fn decide_lookup(
-        &self,
-        sandbox: &Sandbox,
-        name: &Hostname,
-        qtype: QType,
-        trace: &mut impl Trace,
-    ) -> Result<Grant, Finding> {
-        let host = Host::Name(name.clone());
-        let name_exists =
-            exists_by_definition(name) || sandbox.sets.iter().any(|set| set.is_above_listed(name));
-        if let Some(reason) = self.floor(&host) {
-            trace.step(|| format!("floor: {name} is refused always ({reason})"));
-            return Err(Finding { name_exists, ..Finding::bare(reason) });
-        }
-        let mut denied: Vec<Candidate<'_>> = Vec::new();
-        self.rules(Action::Deny, sandbox, &host, |candidate| {
-            if candidate.rule.holds_at(self.now) {
-                denied.push(candidate);
-            }
-        });
-        let (mut best, mut opens_type) = (None, false);
-        self.allow_rules(sandbox, &host, |candidate| {
-            let holds = candidate.rule.holds_at(self.now);
-            if holds && !candidate.rule.ports.is_covered_by(denied.iter().map(|deny| &deny.rule.ports)) {
-                opens_type |= candidate.rule.opens_qtype(qtype);
-                best = Candidate::better(best, candidate);
-            }
-        });
-        match (best, denied.first()) {
-            (Some(rule), _) if !opens_type => {
-                let rule = rule.to_ref();
-                trace.step(|| format!("allow: {rule:?} matches, but opens no {qtype} records"));
-                Err(Finding { reason: Reason::QtypeNotAllowed, rule: Some(rule), name_exists: true })
-            }
-            (Some(best), _) => self
-                .allow(&host, best.to_ref(), false, trace)
-                .map_err(|finding| Finding { name_exists, ..finding }),
-            (None, Some(deny)) => {
-                let rule = deny.to_ref();
-                trace.step(|| format!("deny: {rule:?} matches"));
-                Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists })
-            }
-            (None, None) => {
-                let miss = Finding { name_exists, ..Finding::bare(Reason::NotListed) };
-                self.nothing_matched(sandbox, &host, miss, trace)
-            }
-        }
-    }
-
     /// Step 5, once the best rule is known.
     fn allow(
         &self,
@@ -222,22 +171,22 @@ impl View<'_> {
 
     /// Step 4: the first deny rule of the sandbox for a host and port.
     pub fn deny_rule(&self, sandbox: &Sandbox, host: &Host, port: Port) -> Option<RuleRef> {
-        self.first_denying(sandbox, host, |ports| ports.contains(port))
-    }
-
-    fn first_denying(
-        &self,
-        sandbox: &Sandbox,
-        host: &Host,
-        on_ports: impl Fn(&PortSet) -> bool,
-    ) -> Option<RuleRef> {
         let mut found: Option<Candidate<'_>> = None;
-        self.rules(Action::Deny, sandbox, host, |candidate| {
-            if found.is_none() && candidate.rule.holds_at(self.now) && on_ports(&candidate.rule.ports) {
+        self.deny_rules(sandbox, host, |candidate| {
+            if found.is_none() && candidate.rule.ports.contains(port) {
                 found = Some(candidate);
             }
         });
-        found.map(|candidate| candidate.to_ref())
+        found.map(Candidate::to_ref)
+    }
+
+    /// Visits every deny rule that covers the host and still holds.
+    fn deny_rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, mut visit: impl FnMut(Candidate<'a>)) {
+        self.rules(Action::Deny, sandbox, host, |candidate| {
+            if candidate.rule.holds_at(self.now) {
+                visit(candidate);
+            }
+        });
     }
 
     fn allow_rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, visit: impl FnMut(Candidate<'a>)) {
@@ -262,61 +211,13 @@ impl View<'_> {
                     set.for_address(action, canonical(*address), &mut each);
                     // A rule that denies an IPv4 address denies every IPv6 spelling that reaches it; allow rules
                     // are held to the spelling that they list.
-                    if action == Action::Deny
-                        && let Some(inner) = self.policy.addresses.embedded_v4(*address)
-                    {
-                        set.for_address(action, IpAddr::V4(inner), &mut each);
+                    if action == Action::Deny {
+                        for inner in self.policy.addresses.embedded_v4(*address) {
+                            set.for_address(action, IpAddr::V4(inner), &mut each);
+                        }
                     }
                 }
             }
-        }
-    }
-
-    /// What judges addresses and aliases: the rule's port, or any port for a look-up, where only a rule that denies
-    /// every port counts.
-    fn denies_after(&self, sandbox: &Sandbox, host: &Host, port: Option<Port>) -> bool {
-        let on_ports = |ports: &PortSet| port.map_or_else(|| ports.is_any(), |port| ports.contains(port));
-        self.first_denying(sandbox, host, on_ports).is_some()
-    }
-
-    /// Step 8 for one address of a name that was allowed.
-    ///
-    /// # Errors
-    /// The reason for which the address is dropped.
-    pub fn judge_address(
-        &self,
-        sandbox: &Sandbox,
-        address: IpAddr,
-        port: Option<Port>,
-        internal: Option<&Internal>,
-    ) -> Result<(), Reason> {
-        if internal.is_some_and(|table| table.host_port.is_some_and(|local| local.ip() == address)) {
-            return Ok(());
-        }
-        if let Some(reason) = self.address_floor(address) {
-            return Err(reason);
-        }
-        if self.denies_after(sandbox, &Host::Address(address), port) {
-            return Err(Reason::DeniedByRule);
-        }
-        let open = match internal {
-            Some(table) => table.opens(canonical(address)),
-            None => self.is_public(address),
-        };
-        if open { Ok(()) } else { Err(Reason::AddressNotPublic) }
-    }
-
-    /// Step 8 for a name further down a chain of CNAMEs: the floor and written deny rules judge it, allow rules do not.
-    ///
-    /// # Errors
-    /// The reason for which the whole answer is refused.
-    pub fn judge_alias(&self, sandbox: &Sandbox, name: &Hostname, port: Option<Port>) -> Result<(), Reason> {
-        if metadata_name(name) {
-            return Err(Reason::MetadataEndpoint);
-        }
-        match self.denies_after(sandbox, &Host::Name(name.clone()), port) {
-            true => Err(Reason::DeniedByRule),
-            false => Ok(()),
         }
     }
 }
@@ -329,7 +230,9 @@ fn is_special(host: &Host) -> bool {
 fn is_broad(pattern: &HostPattern) -> bool {
     match pattern {
         HostPattern::Any => true,
-        HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => suffix.is_single_label(),
-        HostPattern::Exact(_) | HostPattern::InnerStar { .. } | HostPattern::Net(_) => false,
+        HostPattern::Below(suffix)
+        | HostPattern::ApexAndBelow(suffix)
+        | HostPattern::InnerStar { after: suffix, .. } => suffix.is_single_label(),
+        HostPattern::Exact(_) | HostPattern::Net(_) => false,
     }
 }

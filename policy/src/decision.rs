@@ -4,14 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::attempt::{Ask, Attempt};
-use crate::destination::{Destination, Host, Port};
+use crate::decide::port_to_dial;
+use crate::destination::{Destination, Host};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
 use crate::pattern::HostPattern;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
-use crate::rule::{Ech, Internal, RuleRef};
+use crate::rule::{Internal, RuleRef};
+use crate::special::{SpecialUse, special_use_name};
 use crate::time::Timestamp;
 
 /// What the gate says to an attempt.
@@ -169,21 +171,13 @@ impl Permit {
     /// What the first bytes of a tunnel under this permit must be.
     #[must_use]
     pub fn first_bytes(&self) -> FirstBytes {
-        let rule = self.grant.rule.as_ref().map(RuleRef::rule);
-        match self.attempt.ask.port().map(Port::get) {
-            _ if rule.is_some_and(|rule| rule.is_raw()) => FirstBytes::Raw,
-            _ if self.grant.narrowed => FirstBytes::Http,
-            // A literal shows no name that could be compared, so that its port decides nothing.
-            Some(443) if matches!(self.host(), Some(Host::Name(_))) => FirstBytes::Tls,
-            Some(80) => FirstBytes::Http,
-            _ => FirstBytes::Any,
-        }
+        self.grant.first_bytes(&self.attempt.ask)
     }
 
     /// Whether an encrypted ClientHello is refused.
     #[must_use]
     pub fn refuses_ech(&self) -> bool {
-        self.grant.rule.as_ref().is_some_and(|rule| rule.rule().ech() == Ech::Deny)
+        self.grant.refuses_ech()
     }
 
     /// Whether headers that override the method must be stripped from requests.
@@ -232,9 +226,7 @@ impl VettedAddrs {
 
     /// The socket addresses to dial, for streams and requests.
     pub fn sockets(&self) -> impl Iterator<Item = SocketAddr> {
-        // A host port of an internal table stands for the name with its own port.
-        let local = self.permit.internal().and_then(|table| table.host_port);
-        let port = local.map(|local| local.port()).or_else(|| self.permit.attempt.ask.port().map(Port::get));
+        let port = port_to_dial(self.permit.rule().map(RuleRef::rule), &self.permit.attempt.ask);
         self.addresses.iter().filter_map(move |address| Some(SocketAddr::new(*address, port?)))
     }
 }
@@ -345,15 +337,19 @@ impl Denial {
     #[must_use]
     pub fn remedy(&self) -> Option<Remedy> {
         let sandbox = self.0.sandbox.as_ref()?;
-        let set = sandbox.sets.first()?;
+        let set = sandbox.sets.iter().find(|set| !set.is_internal())?;
         let entry = match (self.0.finding.reason, &self.0.attempt.ask) {
-            (Reason::NotListed | Reason::PortNotAllowed | Reason::AddressLiteralNotListed, ask) => {
-                match ask {
-                    Ask::Stream(to) | Ask::Request { destination: to, .. } => to.to_string(),
-                    Ask::Lookup { name, .. } => name.to_string(),
-                    Ask::Unreadable { .. } => return None,
-                }
-            }
+            (
+                Reason::NotListed
+                | Reason::PortNotAllowed
+                | Reason::AddressLiteralNotListed
+                | Reason::SpecialUseName,
+                ask,
+            ) if !is_never_a_host(ask) => match ask {
+                Ask::Stream(to) | Ask::Request { destination: to, .. } => to.to_string(),
+                Ask::Lookup { name, .. } => name.to_string(),
+                Ask::Unreadable { .. } => return None,
+            },
             _ => return None,
         };
         Some(Remedy { entry, policy: set.name().to_owned(), file: set.file().to_owned() })
@@ -386,6 +382,11 @@ impl Denial {
         self.0.finding = Finding::bare(Reason::AuditUnavailable);
         self
     }
+}
+
+/// Whether it asks for a name that no rule opens, such as localhost.
+fn is_never_a_host(ask: &Ask) -> bool {
+    matches!(ask.host(), Some(Host::Name(name)) if special_use_name(&name) == Some(SpecialUse::Always))
 }
 
 /// What an author could add where.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::attempt::Ask;
-use crate::decide::{Trace, View};
+use crate::decide::View;
 use crate::destination::Host;
 use crate::gate::Resolved;
 use crate::policy::Verdict;
@@ -72,35 +72,8 @@ impl View<'_> {
         if told.reason.is_some() {
             return;
         }
-        let port = ask.port();
-        for name in found.chain {
-            let judged = self.judge_alias(sandbox, name, port);
-            told.steps.step(|| match judged {
-                Ok(()) => format!("alias: {name} passes"),
-                Err(reason) => format!("alias: {name} is refused ({reason})"),
-            });
-            if let Err(reason) = judged {
-                told.reason = Some(reason);
-                return;
-            }
-        }
-        let literal = matches!(ask.host(), Some(Host::Address(_))) && told.rule.is_some();
-        let internal = told.rule.as_ref().and_then(|rule| rule.rule().internal()).cloned();
-        let (mut strongest, mut left) = (None::<Reason>, 0_usize);
-        for address in found.addresses {
-            let judged =
-                if literal { Ok(()) } else { self.judge_address(sandbox, *address, port, internal.as_ref()) };
-            told.steps.step(|| match judged {
-                Ok(()) => format!("address: {address} may be dialled"),
-                Err(reason) => format!("address: {address} is dropped ({reason})"),
-            });
-            match judged {
-                Ok(()) => left += 1,
-                Err(reason) => strongest = Reason::stronger(strongest, reason),
-            }
-        }
-        if left == 0 {
-            told.reason = strongest;
+        if let Err(reason) = self.vet(sandbox, told.rule.as_ref(), ask, found, &mut told.steps) {
+            told.reason = Some(reason);
             told.name_exists = true;
         }
     }

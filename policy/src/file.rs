@@ -28,6 +28,7 @@ pub use self::keys::KEYS;
 pub use self::mistake::{Mistake, Report, quoted};
 pub use self::reader::{Config, Item, Parsed, Spot, Table};
 use crate::policy::Policy;
+use crate::rule::RuleName;
 use crate::sandbox::ListenerName;
 use crate::source::{RuleConflict, Source};
 use crate::special::LocalAddresses;
@@ -81,9 +82,9 @@ pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> R
 fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {
     let (plain, narrowing) = (&conflict.plain, &conflict.narrowing);
     let place = narrowing.place();
-    let path = |rule: &crate::RuleRef| match rule.policy().starts_with("internal.") {
-        true => rule.to_string(),
-        false => format!("policy.{rule}"),
+    let path = |rule: &crate::RuleRef| match rule.rule().name {
+        RuleName::Internal => rule.to_string(),
+        RuleName::Id(_) | RuleName::Listed(..) | RuleName::Unnamed(_) => format!("policy.{rule}"),
     };
     let what = format!(
         "rule_shadowed: {} allows nothing where {} ({}:{}) limits methods or paths",

@@ -142,14 +142,20 @@ impl Gate {
     /// Names an attempt and the sandbox behind it.
     #[must_use]
     pub fn attempt(&self, at: Timestamp, peer: &Peer, inbound: Inbound, ask: Ask) -> Attempt {
-        let sandbox = self.in_force.load().policy.identities.identify(peer).cloned();
+        let held = self.in_force.load();
+        let sandbox = held.policy.identities.identify(peer).cloned();
         let count = self.attempts.fetch_add(1, Ordering::Relaxed);
-        Attempt { id: AttemptId::new(at, self.run, count), at, sandbox, inbound, client: peer.address, ask }
+        let (id, peer, generation) = (AttemptId::new(at, self.run, count), peer.clone(), held.generation);
+        Attempt { id, at, sandbox, inbound, peer, ask, generation }
     }
 
     /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
-    pub fn check(&self, attempt: Attempt) -> Decision {
+    pub fn check(&self, mut attempt: Attempt) -> Decision {
         let held = self.in_force.load();
+        if attempt.generation != held.generation {
+            attempt.sandbox = held.policy.identities.identify(&attempt.peer).cloned();
+            attempt.generation = held.generation;
+        }
         let now = self.advance(attempt.at);
         let view = View { policy: &held.policy, local: &held.local, now };
         let generation = held.generation;
@@ -192,7 +198,7 @@ impl Gate {
     pub fn judge_alias(&self, permit: &Permit, alias: &Hostname) -> Result<(), Reason> {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
-        view.judge_alias(&permit.sandbox, alias, permit.attempt.ask.port())
+        view.judge_alias(&permit.sandbox, alias, &permit.attempt.ask)
     }
 
     /// Judges what a name resolved to, or the known addresses of a permit (step 8).
@@ -212,26 +218,12 @@ impl Gate {
         let now = self.advance(now);
         let permit = self.renewed(permit, &held, now)?;
         let view = View { policy: &held.policy, local: &held.local, now };
-        let port = permit.attempt.ask.port();
-        for name in resolved.chain {
-            if let Err(reason) = view.judge_alias(&permit.sandbox, name, port) {
-                return Err(self.deny_permit(permit, reason, now));
-            }
-        }
-        let mut addresses = Vec::with_capacity(resolved.addresses.len());
-        let mut strongest: Option<Reason> = None;
-        for address in resolved.addresses {
-            match self.judge(&view, &permit, *address) {
-                Ok(()) => addresses.push(crate::special::canonical(*address)),
-                Err(reason) => strongest = Reason::stronger(strongest, reason),
-            }
-        }
-        match strongest {
-            Some(reason) if addresses.is_empty() => Err(self.deny_permit(permit, reason, now)),
-            Some(_) | None => {
+        match view.vet(&permit.sandbox, permit.rule(), &permit.attempt.ask, resolved, &mut Silent) {
+            Ok(addresses) => {
                 let dropped = resolved.addresses.len() - addresses.len();
                 Ok(VettedAddrs { permit, addresses, dropped })
             }
+            Err(reason) => Err(self.deny_permit(permit, reason, now)),
         }
     }
 
@@ -242,7 +234,8 @@ impl Gate {
     pub fn judge_hint(&self, vetted: &VettedAddrs, address: IpAddr) -> Result<(), Reason> {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
-        self.judge(&view, &vetted.permit, address)
+        let permit = &vetted.permit;
+        view.judge_address(&permit.sandbox, permit.rule(), &permit.attempt.ask, address)
     }
 
     /// Judges a name that an answer points to as another service, such as the target of a SRV record: it must be
@@ -265,16 +258,6 @@ impl Gate {
         matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
     }
 
-    fn judge(&self, view: &View<'_>, permit: &Permit, address: IpAddr) -> Result<(), Reason> {
-        let listed = matches!(permit.host(), Some(Host::Address(_))) && permit.grant.rule.is_some();
-        if listed {
-            // The literal met the floor, deny rules and the address rule that lists it when it was decided under this
-            // very generation.
-            return Ok(());
-        }
-        view.judge_address(&permit.sandbox, address, permit.attempt.ask.port(), permit.internal())
-    }
-
     /// Records that a stream was opened, after judging it anew.
     ///
     /// # Errors
@@ -289,7 +272,8 @@ impl Gate {
         let now = self.advance(now);
         let permit = self.renewed(vetted.permit, &held, now)?;
         let view = View { policy: &held.policy, local: &held.local, now };
-        if let Err(reason) = self.judge(&view, &permit, address.ip()) {
+        let judged = view.judge_socket(&permit.sandbox, permit.rule(), &permit.attempt.ask, address);
+        if let Err(reason) = judged {
             return Err(self.deny_permit(permit, reason, now));
         }
         let receipt = self.record_allow(&permit, now, None, Some(address.ip()), None);
@@ -349,21 +333,19 @@ impl Gate {
         let now = self.advance(now);
         let view = View { policy: &held.policy, local: &held.local, now };
         let attempt = &live.permit.attempt;
+        // Its client may be another sandbox now, or none.
+        if held.policy.identities.identify(&attempt.peer) != attempt.sandbox.as_ref() {
+            return Err(Reason::PolicyChanged);
+        }
         let Verdict::Allow(sandbox, grant) = view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent)
         else {
             return Err(Reason::PolicyChanged);
         };
-        // A stream that passed unread under a plain rule cannot be read now that the host is narrowed.
-        if grant.narrowed && !live.permit.grant.narrowed {
+        if !grant.asks_no_more_than(&live.permit.grant, &attempt.ask) {
             return Err(Reason::PolicyChanged);
         }
-        if matches!(attempt.ask.host(), Some(Host::Address(_))) && grant.rule.is_some() {
-            return Ok(());
-        }
-        let internal = grant.rule.as_ref().and_then(|rule| rule.rule().internal());
-        let port = attempt.ask.port();
-        let judged = view.judge_address(&sandbox, live.address.ip(), port, internal);
-        judged.map_err(|_| Reason::PolicyChanged)
+        view.judge_socket(&sandbox, grant.rule.as_ref(), &attempt.ask, live.address)
+            .map_err(|_| Reason::PolicyChanged)
     }
 
     /// Judges a name that a tunnel showed against the one that was allowed (step 9).
@@ -371,6 +353,11 @@ impl Gate {
     /// # Errors
     /// The reason for which the tunnel must be closed.
     pub fn judge_shown(&self, permit: &Permit, shown: Shown<'_>) -> Result<(), Reason> {
+        // TLS passes unread, so that a narrowed host could not be held to its methods and paths.
+        if permit.grant.narrowed && matches!(shown, Shown::Sni(_) | Shown::NoSni) {
+            let by_method = permit.limits_methods();
+            return Err(if by_method { Reason::MethodNotAllowed } else { Reason::PathNotAllowed });
+        }
         match (permit.host(), shown) {
             (Some(Host::Name(allowed)), Shown::Sni(name)) if allowed != *name => Err(Reason::SniMismatch),
             (Some(Host::Name(_)), Shown::NoSni) => Err(Reason::SniMissing),
@@ -418,6 +405,11 @@ impl Gate {
         let view = View { policy: &held.policy, local: &held.local, now };
         let attempt = permit.attempt;
         let generation = held.generation;
+        if held.policy.identities.identify(&attempt.peer) != attempt.sandbox.as_ref() {
+            let denial =
+                Denial::new(attempt, Some(permit.sandbox), Finding::bare(Reason::PolicyChanged), generation);
+            return Err(self.deny(denial, now));
+        }
         match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
             Verdict::Allow(sandbox, grant) => Ok(Permit { attempt, sandbox, grant, generation }),
             Verdict::Deny(sandbox, finding) => {

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::attempt::Ask;
+use crate::decision::FirstBytes;
+use crate::destination::{Host, Port};
 use crate::reason::Reason;
-use crate::rule::RuleRef;
+use crate::rule::{Ech, RuleRef};
 use crate::ruleset::RuleSet;
 use crate::sandbox::{Identities, SandboxId};
 use crate::special::AddressBook;
@@ -95,6 +98,40 @@ pub struct Grant {
     pub would_deny: Option<Reason>,
     /// Whether only rules with methods or paths can allow there: every request must be read.
     pub narrowed: bool,
+}
+
+impl Grant {
+    /// What the first bytes of a stream must be.
+    pub(crate) fn first_bytes(&self, ask: &Ask) -> FirstBytes {
+        match ask.port().map(Port::get) {
+            _ if self.narrowed => FirstBytes::Http,
+            _ if self.rule.as_ref().is_some_and(|rule| rule.rule().is_raw()) => FirstBytes::Raw,
+            // A literal shows no name that could be compared, so that its port decides nothing.
+            Some(443) if matches!(ask.host(), Some(Host::Name(_))) => FirstBytes::Tls,
+            Some(80) => FirstBytes::Http,
+            _ => FirstBytes::Any,
+        }
+    }
+
+    /// Whether an encrypted ClientHello is refused.
+    pub(crate) fn refuses_ech(&self) -> bool {
+        self.rule.as_ref().is_some_and(|rule| rule.rule().ech() == Ech::Deny)
+    }
+
+    /// Whether a stream that was opened under `before` has met every check that this grant asks for. Its first bytes
+    /// have gone by and cannot be read again; a request was read in full.
+    pub(crate) fn asks_no_more_than(&self, before: &Self, ask: &Ask) -> bool {
+        if !matches!(ask, Ask::Stream(_)) {
+            return true;
+        }
+        let checked = match (before.first_bytes(ask), self.first_bytes(ask)) {
+            (_, FirstBytes::Raw) => true,
+            (FirstBytes::Raw, _) => false,
+            (_, FirstBytes::Any) => true,
+            (before, now) => before == now,
+        };
+        checked && (before.narrowed || !self.narrowed) && (before.refuses_ech() || !self.refuses_ech())
+    }
 }
 
 /// Why an attempt may not go on.

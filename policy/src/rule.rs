@@ -156,16 +156,11 @@ impl Rule {
         self.terms.as_ref().is_some_and(|terms| terms.methods.is_some())
     }
 
-    /// Whether the rule opens a DNS type. ANY is always open: its answer says nothing (RFC 8482) and nobody is asked.
+    /// Whether the rule opens a DNS type; ANY is open with every rule.
     #[must_use]
     pub fn opens_qtype(&self, qtype: QType) -> bool {
-        if qtype == QType::ANY {
-            return true;
-        }
-        match self.terms.as_ref().and_then(|terms| terms.qtypes.as_ref()) {
-            Some(opened) => opened.contains(&qtype),
-            None => QType::DEFAULT_OPEN.contains(&qtype),
-        }
+        let opened = self.terms.as_ref().and_then(|terms| terms.qtypes.as_ref());
+        opened.map_or_else(|| qtype.is_open_by_default(), |all| qtype == QType::ANY || all.contains(&qtype))
     }
 
     /// The addresses that the rule opens, for the rule of an `[internal.X]` table.

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use crate::hostname::Hostname;
 use crate::pattern::HostPattern;
-use crate::rule::{Action, Rule};
+use crate::rule::{Action, Rule, RuleName};
 use crate::time::Timestamp;
 
 /// A named set of rules: a `[policy.X]` or an `[internal.X]` table.
@@ -28,7 +28,8 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     allow: Index,
     deny: Index,
-    next_expiry: Vec<Timestamp>,
+    /// When its rules end, in order.
+    ends: Vec<Timestamp>,
 }
 
 impl RuleSet {
@@ -42,9 +43,9 @@ impl RuleSet {
                 Action::Deny => deny.insert(&rule.host, index),
             }
         }
-        let mut next_expiry: Vec<_> = rules.iter().filter_map(Rule::until).collect();
-        next_expiry.sort_unstable();
-        Self { name, file, rules, allow, deny, next_expiry }
+        let mut ends: Vec<_> = rules.iter().filter_map(Rule::until).collect();
+        ends.sort_unstable();
+        Self { name, file, rules, allow, deny, ends }
     }
 
     /// The policy's name, or `internal.X`.
@@ -65,10 +66,17 @@ impl RuleSet {
         &self.rules
     }
 
+    /// Whether it is an `[internal.X]` table.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.rules.first().is_some_and(|rule| rule.name == RuleName::Internal)
+    }
+
     /// The first moment after `now` at which one of its rules ends.
     #[must_use]
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        self.next_expiry.iter().copied().find(|end| *end > now)
+        let later = self.ends.partition_point(|end| *end <= now);
+        self.ends.get(later).copied()
     }
 
     /// Calls `visit` with every rule of `action` whose host pattern covers the name.

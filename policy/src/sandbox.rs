@@ -1,6 +1,7 @@
 //! Sandboxes: whose traffic it is, and how the gateway knows.
 
 use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -81,9 +82,9 @@ pub enum Evidence {
 /// The compiled `identify` entries of all sandboxes.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
-    listeners: Vec<(ListenerName, SandboxId)>,
-    // Longest prefix first; overlaps between sandboxes are load errors, so the order is only for speed.
-    sources: Vec<(IpNet, SandboxId)>,
+    listeners: HashMap<ListenerName, SandboxId>,
+    /// Networks by the length of their prefix, so that a thousand sandboxes cost one look-up a length.
+    sources: BTreeMap<u8, HashMap<IpNet, SandboxId>>,
     default: Option<SandboxId>,
 }
 
@@ -94,32 +95,33 @@ impl Identities {
         let mut all = Self::default();
         for (id, evidence) in entries {
             match evidence {
-                Evidence::Listener(name) => all.listeners.push((name.clone(), id.clone())),
-                Evidence::Source(net) => all.sources.push((*net, id.clone())),
+                Evidence::Listener(name) => {
+                    all.listeners.insert(name.clone(), id.clone());
+                }
+                Evidence::Source(net) => {
+                    all.sources.entry(net.prefix_len()).or_default().insert(net.trunc(), id.clone());
+                }
                 Evidence::Default => all.default = Some(id.clone()),
             }
         }
-        all.sources.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
         all
     }
 
     /// The sandbox behind a client, or `None` where nothing names one.
     #[must_use]
     pub fn identify(&self, peer: &Peer) -> Option<&SandboxId> {
-        let by_listener = self.listeners.iter().find(|(name, _)| *name == peer.listener);
-        if let Some((_, id)) = by_listener {
-            return Some(id);
-        }
-        peer.address.and_then(|address| self.by_source(address.ip())).or(self.default.as_ref())
+        let by_listener = self.listeners.get(&peer.listener);
+        let by_source = || peer.address.and_then(|address| self.by_source(address.ip()));
+        by_listener.or_else(by_source).or(self.default.as_ref())
     }
 
     /// The networks by which sandboxes are known.
     pub fn sources(&self) -> impl Iterator<Item = IpNet> {
-        self.sources.iter().map(|(net, _)| *net)
+        self.sources.values().flat_map(HashMap::keys).copied()
     }
 
     fn by_source(&self, address: IpAddr) -> Option<&SandboxId> {
-        self.sources.iter().find(|(net, _)| net.contains(&address)).map(|(_, id)| id)
+        self.sources.iter().rev().find_map(|(len, nets)| nets.get(&IpNet::new(address, *len).ok()?.trunc()))
     }
 }
 

@@ -87,16 +87,19 @@ impl AddressBook {
         }
     }
 
-    /// The IPv4 address that a connection to `address` would reach through a translator or tunnel, if there is
-    /// exactly one. Deny rules on IPv4 ranges must see it.
-    pub fn embedded_v4(&self, address: IpAddr) -> Option<Ipv4Addr> {
-        match canonical(address) {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(address) => match unwrap(address, &self.nat64) {
-                Embedded::Translated(inner) | Embedded::Carried(inner) => Some(inner),
-                Embedded::Nothing | Embedded::LocalUse(_) | Embedded::Malformed => None,
-            },
-        }
+    /// The IPv4 addresses that a connection to `address` could reach through a translator or tunnel: deny rules on IPv4
+    /// ranges must see them. More than one where only the network knows the length of its prefix.
+    pub fn embedded_v4(&self, address: IpAddr) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        let embedded = match canonical(address) {
+            IpAddr::V4(_) => Embedded::Nothing,
+            IpAddr::V6(address) => unwrap(address, &self.nat64),
+        };
+        let (one, several) = match embedded {
+            Embedded::Translated(inner) | Embedded::Carried(inner) => (Some(inner), None),
+            Embedded::LocalUse(inners) => (None, Some(inners)),
+            Embedded::Nothing | Embedded::Malformed => (None, None),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 
     /// The floor class under which the whole of `range` lies: such a range can never be opened, so listing it is
@@ -105,7 +108,7 @@ impl AddressBook {
         let range = canonical_net(range);
         let class = if range.prefix_len() == range.max_prefix_len() {
             self.classify(range.addr(), local)
-        } else if self.own.iter().any(|own| own.contains(&range)) {
+        } else if self.own.iter().chain(&local.ranges).any(|own| own.contains(&range)) {
             AddressClass::Gateway
         } else {
             table::class_of_range(range)
@@ -123,7 +126,9 @@ impl AddressBook {
             Embedded::Nothing => outer,
             Embedded::Translated(inner) => {
                 let inner = self.classify_v4(inner, local);
-                if outer == AddressClass::NotPublic { inner } else { outer.max(inner) }
+                // What the registries say of the prefix is overruled by its being in use; what the operator says is not.
+                let private = self.treat_as_private.iter().any(|range| range.contains(&IpAddr::V6(address)));
+                if outer == AddressClass::NotPublic && !private { inner } else { outer.max(inner) }
             }
             Embedded::Carried(inner) => outer.max(self.classify_v4(inner, local)),
             Embedded::LocalUse(inners) => inners

@@ -188,7 +188,7 @@ fn attempt(to: &mut Encoder, attempt: &Attempt, sandbox: Option<&Sandbox>) {
     to.shown("id", &attempt.id, limit::ID);
     whose(to, attempt.sandbox.as_ref(), sandbox);
     to.text("inbound", attempt.inbound.as_str(), limit::ID);
-    if let Some(client) = attempt.client {
+    if let Some(client) = attempt.peer.address {
         to.shown("client", &client as &SocketAddr, limit::CLIENT);
     }
     if let Ask::Unreadable { shown } = &attempt.ask {

@@ -104,7 +104,7 @@ const ASKS: &[(&str, u16, Answer)] = &[
     ("203.0.113.20", 80, LiteralAllowed),
     ("2001:db8:cafe::20", 80, LiteralAllowed),
     ("10.20.0.5", 5432, LiteralAllowed),
-    ("203.0.113.20", 8080, LiteralDenied("address_literal_not_listed")),
+    ("203.0.113.20", 8080, LiteralDenied("port_not_allowed")),
     ("203.0.113.21", 80, LiteralDenied("address_literal_not_listed")),
     ("203.0.113.99", 80, LiteralDenied("denied_by_rule")),
     ("169.254.169.254", 80, LiteralDenied("metadata_endpoint")),

@@ -1,5 +1,7 @@
 //! The gate as its callers use it, and the properties that every policy has.
 
+mod reload;
+
 use std::sync::Mutex;
 
 use proptest::prelude::*;
@@ -65,6 +67,16 @@ fn place() -> Place {
 }
 
 fn compile(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Arc<Policy> {
+    Arc::new(Policy::compile(source(rules, internal, mode)).expect("no conflict"))
+}
+
+/// The rules, or none of them where they conflict.
+fn compile_any(rules: Vec<Rule>, mode: Mode) -> Arc<Policy> {
+    let compiled = Policy::compile(source(rules, None, mode));
+    Arc::new(compiled.unwrap_or_else(|_| Policy::compile(source(Vec::new(), None, mode)).expect("no rule")))
+}
+
+fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
     let sandbox = SandboxSource {
         id: SandboxId::parse("s1").expect("a name"),
         place: place(),
@@ -76,7 +88,7 @@ fn compile(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Arc<Policy> 
         mode,
         hints: true,
     };
-    let source = Source {
+    Source {
         policies: vec![PolicySource { name: "base".into(), place: place(), rules }],
         internals: internal
             .into_iter()
@@ -84,8 +96,7 @@ fn compile(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Arc<Policy> 
             .collect(),
         sandboxes: vec![sandbox],
         addresses: AddressBook::default(),
-    };
-    Arc::new(Policy::compile(source).expect("no conflict"))
+    }
 }
 
 /// A gate with a recorder, and the host address 198.51.100.1.
@@ -240,6 +251,10 @@ fn aliases_meet_the_floor_and_written_deny_rules_only() {
     assert!(vet(&["cdn.example.net"]).is_ok());
     assert_eq!(vet(&["tracker.test"]), Err("denied_by_rule"));
     assert_eq!(vet(&["metadata.google.internal"]), Err("metadata_endpoint"));
+    // Asking for them would tell a resolver of them.
+    assert_eq!(vet(&["cdn.example.net", "abcdef.onion"]), Err("special_use_name"));
+    assert_eq!(vet(&["localhost"]), Err("special_use_name"));
+    assert!(vet(&["db.internal"]).is_ok());
 }
 
 #[test]
@@ -270,6 +285,24 @@ fn a_host_port_opens_one_loopback_port_of_the_host() {
 }
 
 #[test]
+fn deny_rules_beat_a_host_port() {
+    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok() };
+    let terms = Terms { internal: Some(table), ..Terms::default() };
+    let ask = || stream("llm.corp.example:80");
+    for (denied, expected) in [
+        ("127.0.0.1", Err("denied_by_rule")),
+        ("127.0.0.1:11434", Err("denied_by_rule")),
+        ("127.0.0.1:80", Err("denied_by_rule")),
+        ("127.0.0.1:11435", Ok(vec!["127.0.0.1".to_owned()])),
+    ] {
+        let rule = entry("llm.corp.example:80", Action::Allow, Some(terms.clone()));
+        let bench = Bench::with(compile(vec![deny(denied)], Some(rule), Mode::Enforce));
+        assert_eq!(bench.vet(ask(), &[], &["127.0.0.1"]), expected, "{denied}");
+        assert_eq!(bench.vet(ask(), &[], &["127.0.0.2"]), Err("gateway_address"));
+    }
+}
+
+#[test]
 fn a_look_up_is_allowed_exactly_when_some_port_is() {
     let bench = Bench::new(vec![
         allow("api.example.com:443"),
@@ -286,6 +319,73 @@ fn a_look_up_is_allowed_exactly_when_some_port_is() {
         bench.seen().iter().filter_map(|line| line.split(' ').nth(2).map(str::to_owned)).collect();
     // denied for every port; exists without that type; an ancestor exists; a stranger does not
     assert_eq!(rcodes, ["Some(3)", "Some(0)", "Some(0)", "Some(3)"]);
+}
+
+#[test]
+fn ports_that_are_not_open_open_no_look_up() {
+    let until = Some(NOW);
+    let narrow = Terms { methods: Some(vec!["GET".into()]), until, ..Terms::default() };
+    let bench = Bench::new(vec![
+        allow("*.example.com:80"),
+        entry("ended.example.com:80", Action::Allow, Some(narrow)),
+        deny("half.test:1-1000"),
+        allow("cut.test:443,8443"),
+        deny("cut.test:1-1000"),
+        deny("cut.test:1001-65535"),
+    ]);
+    assert_eq!(bench.answer(lookup("other.example.com", QType::A)), "allow");
+    assert_eq!(bench.answer(lookup("ended.example.com", QType::A)), "not_listed");
+    assert_eq!(bench.answer(lookup("half.test", QType::A)), "not_listed");
+    assert_eq!(bench.answer(lookup("cut.test", QType::A)), "denied_by_rule");
+}
+
+#[test]
+fn a_look_up_shows_no_address_that_no_port_may_reach() {
+    let bench = Bench::new(vec![
+        allow("api.example.com:443,8443"),
+        deny("8.8.8.8:443"),
+        deny("8.8.4.4:443"),
+        deny("8.8.4.4:8000-9000"),
+        deny("half.test:443"),
+        deny("whole.test:443,8443"),
+    ]);
+    let vet =
+        |chain: &[&str], addresses: &[&str]| bench.vet(lookup("api.example.com", QType::A), chain, addresses);
+    assert_eq!(vet(&[], &["8.8.8.8", "8.8.4.4"]), Ok(vec!["8.8.8.8".to_owned()]));
+    assert_eq!(vet(&[], &["8.8.4.4"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["half.test"], &["1.1.1.1"]), Ok(vec!["1.1.1.1".to_owned()]));
+    assert_eq!(vet(&["whole.test"], &["1.1.1.1"]), Err("denied_by_rule"));
+}
+
+#[test]
+fn learning_looks_up_what_it_would_let_through() {
+    let until = Timestamp::from_secs(1_800_000_100);
+    let rules = vec![
+        deny("ssh.example.com:22"),
+        allow("cut.example.com:443"),
+        deny("cut.example.com:443"),
+        deny("bad.example.com"),
+    ];
+    let bench = Bench::with(compile(rules, None, Mode::Learn { until }));
+    for name in ["ssh.example.com", "cut.example.com", "x.test"] {
+        let by_port = bench.answer(stream(&format!("{name}:80")));
+        assert_eq!(bench.answer(lookup(name, QType::A)), by_port, "{name}");
+    }
+    assert_eq!(bench.answer(lookup("new.example.com", QType::A)), "allow");
+    assert_eq!(bench.answer(lookup("new.example.com", QType::ANY)), "allow");
+    assert_eq!(bench.answer(lookup("new.example.com", QType::TXT)), "qtype_not_allowed");
+    assert_eq!(bench.answer(lookup("bad.example.com", QType::A)), "denied_by_rule");
+}
+
+#[test]
+fn a_broad_rule_opens_no_type_of_a_special_name() {
+    let qtypes = Some(vec![QType::TXT]);
+    let broad = entry("*:*", Action::Allow, Some(Terms { qtypes, ..Terms::default() }));
+    let bench = Bench::new(vec![broad, allow("db.internal")]);
+    assert_eq!(bench.answer(lookup("db.internal", QType::A)), "allow");
+    assert_eq!(bench.answer(lookup("db.internal", QType::TXT)), "qtype_not_allowed");
+    assert_eq!(bench.answer(lookup("other.internal", QType::TXT)), "special_use_name");
+    assert_eq!(bench.answer(lookup("api.example.com", QType::TXT)), "allow");
 }
 
 #[test]
@@ -346,21 +446,67 @@ fn a_tunnel_shows_the_name_that_was_allowed() {
 }
 
 #[test]
+fn tls_to_a_narrowed_host_is_cut_because_it_cannot_be_read() {
+    let narrow = |methods, paths| Terms { methods, paths, ..Terms::default() };
+    let any_path = || Some(vec![PathPattern::parse("/v1/**").expect("a pattern")]);
+    let bench = Bench::new(vec![
+        entry("m.example.com:8443", Action::Allow, Some(narrow(Some(vec!["GET".into()]), any_path()))),
+        entry("p.example.com:8443", Action::Allow, Some(narrow(None, any_path()))),
+    ]);
+    for (host, reason) in
+        [("m.example.com", Reason::MethodNotAllowed), ("p.example.com", Reason::PathNotAllowed)]
+    {
+        let permit = bench.permit(stream(&format!("{host}:8443")));
+        let name = Hostname::parse(host).expect("a name");
+        assert_eq!(bench.gate.judge_shown(&permit, Shown::Sni(&name)), Err(reason));
+        assert_eq!(bench.gate.judge_shown(&permit, Shown::NoSni), Err(reason));
+        assert_eq!(bench.gate.judge_shown(&permit, Shown::Host(&Host::Name(name))), Ok(()));
+    }
+}
+
+#[test]
 fn hints_say_what_to_add_where() {
-    let bench = Bench::new(vec![allow("api.example.com")]);
+    let internal = || {
+        let table = Internal { addresses: vec!["10.0.3.7/32".parse().expect("net")], host_port: None };
+        let terms = Some(Terms { internal: Some(table), ..Terms::default() });
+        Rule { name: RuleName::Internal, ..entry("db.corp.example:80", Action::Allow, terms) }
+    };
+    let rules = vec![allow("api.example.com"), allow("*:9418"), deny("bad.example.com")];
+    let bench = Bench::with(compile(rules, Some(internal()), Mode::Enforce));
+    let remedy = |ask: Ask| {
+        let Decision::Deny(denial) = bench.check(ask) else { panic!("allowed") };
+        denial.value.remedy().map(|remedy| [remedy.entry, remedy.policy, remedy.file].join(" "))
+    };
+    for (ask, expected) in [
+        (stream("web.example.com:80"), Some("web.example.com:80 base t.toml")),
+        (stream("api.example.com:22"), Some("api.example.com:22 base t.toml")),
+        (stream("[2001:db8::1]:443"), Some("[2001:db8::1]:443 base t.toml")),
+        (request("GET", "web.example.com:80", "/x"), Some("web.example.com:80 base t.toml")),
+        (lookup("web.example", QType::A), Some("web.example base t.toml")),
+        (stream("db.internal:9418"), Some("db.internal:9418 base t.toml")),
+        (stream("localhost:9418"), None),
+        (stream("bad.example.com:443"), None),
+        (stream("169.254.169.254:80"), None),
+        (stream("metadata.google.internal:80"), None),
+        (lookup("api.example.com", QType::TXT), None),
+        (Ask::unreadable(b"x"), None),
+    ] {
+        assert_eq!(remedy(ask.clone()).as_deref(), expected, "{ask:?}");
+    }
+    // A sandbox without a policy has no list to add to.
+    let mut alone = source(Vec::new(), Some(internal()), Mode::Enforce);
+    alone.policies.clear();
+    let bench = Bench::with(Arc::new(Policy::compile(alone).expect("no conflict")));
     let Decision::Deny(denial) = bench.check(stream("web.example.com:80")) else { panic!("allowed") };
-    let remedy = denial.value.remedy().expect("a plain entry would do");
-    assert_eq!((&*remedy.entry, &*remedy.policy, &*remedy.file), ("web.example.com:80", "base", "t.toml"));
-    let Decision::Deny(denial) = bench.check(stream("169.254.169.254:80")) else { panic!("allowed") };
     assert_eq!(denial.value.remedy(), None);
 }
 
 /// Entries over a small alphabet, so that rules and attempts meet often.
 fn any_entry() -> impl Strategy<Value = String> {
     let host = prop_oneof![
-        "(a|b)\\.(x|y)\\.test",
-        "\\*\\.(x|y)\\.test",
-        "\\.(x|y)\\.test",
+        "(a|b)\\.x\\.(test|net)",
+        "\\*\\.x\\.(test|net)",
+        "\\.x\\.(test|net)",
         "a\\.\\*\\.test\\.example",
         "8\\.8\\.8\\.(8|9)",
         Just("8.8.8.0/24".to_owned()),
@@ -369,8 +515,17 @@ fn any_entry() -> impl Strategy<Value = String> {
         .prop_map(|(host, ports)| format!("{host}{ports}"))
 }
 
+/// Nothing, an end that has come, methods, or methods whose rule has ended.
+fn any_terms() -> impl Strategy<Value = Terms> {
+    (any::<bool>(), any::<bool>()).prop_map(|(ended, narrows)| Terms {
+        until: ended.then_some(NOW),
+        methods: narrows.then(|| vec!["GET".into()]),
+        ..Terms::default()
+    })
+}
+
 fn any_ask() -> impl Strategy<Value = Ask> {
-    let to = prop_oneof!["(a|b|a\\.b)\\.(x|y)\\.test", "(x|y)\\.test", "8\\.8\\.8\\.(8|9)"];
+    let to = prop_oneof!["(a|b|a\\.b)\\.x\\.(test|net)", "x\\.(test|net)", "8\\.8\\.8\\.(8|9)"];
     (to, prop_oneof![Just(80_u16), Just(443), Just(450)], any::<bool>()).prop_map(|(host, port, dns)| {
         match Hostname::parse(&host) {
             Ok(name) if dns => Ask::Lookup { name, qtype: QType::A },
@@ -412,16 +567,32 @@ proptest! {
 
     #[test]
     fn a_look_up_agrees_with_the_ports_of_its_name(
-        allowed in prop::collection::vec(any_entry(), 0..4),
-        denied in prop::collection::vec(any_entry(), 0..3),
-        name in "(a|b)\\.(x|y)\\.test",
+        allowed in prop::collection::vec((any_entry(), any_terms()), 0..4),
+        denied in prop::collection::vec((any_entry(), any::<bool>()), 0..3),
+        alias_denied in prop::option::of(prop_oneof![Just("z.test"), Just("z.test:80"), Just("z.test:400-65535")]),
+        learns in any::<bool>(),
+        name in "(a|b)\\.x\\.(test|net)",
     ) {
-        let rules: Vec<_> =
-            allowed.iter().map(|text| allow(text)).chain(denied.iter().map(|text| deny(text))).collect();
-        let bench = Bench::new(rules);
-        let some_port = (1..=500).chain([u16::MAX]).any(|port| {
-            bench.answer(stream(&format!("{name}:{port}"))) == "allow"
-        });
-        prop_assert_eq!(bench.answer(lookup(&name, QType::A)) == "allow", some_port);
+        let ended = |ended: bool| Terms { until: ended.then_some(NOW), ..Terms::default() };
+        let allowed = allowed.iter().map(|(text, terms)| entry(text, Action::Allow, Some(terms.clone())));
+        let denied = denied.iter().map(|(text, over)| entry(text, Action::Deny, Some(ended(*over))));
+        let rules: Vec<_> = allowed.chain(denied).chain(alias_denied.map(deny)).collect();
+        let until = Timestamp::from_secs(1_800_000_100);
+        let mode = if learns { Mode::Learn { until } } else { Mode::Enforce };
+        let bench = Bench::with(compile_any(rules, mode));
+        let alias = [Hostname::parse("z.test").expect("a name")];
+        let address = ["8.8.8.8".parse().expect("an address")];
+        let through = |ask: Ask, chain| match bench.check(ask) {
+            Decision::Allow(permit) => {
+                bench.gate.vet(permit, Resolved { chain, addresses: &address }, NOW).is_ok()
+            }
+            Decision::Deny(_) => false,
+        };
+        // Both sides of every border that a rule has.
+        let ports = [1_u16, 79, 80, 81, 399, 400, 443, 500, 501, u16::MAX];
+        for chain in [&[][..], &alias] {
+            let some_port = ports.iter().any(|port| through(stream(&format!("{name}:{port}")), chain));
+            prop_assert_eq!(through(lookup(&name, QType::A), chain), some_port, "{:?}", chain);
+        }
     }
 }

@@ -228,7 +228,7 @@ fn configured_nat64_prefixes_are_unwrapped_at_every_length() {
         let class = |address: &str| book.classify(ip(address), &LocalAddresses::default());
         assert_eq!(class(metadata), Metadata, "{metadata} under {prefix}");
         assert_eq!(class(public), Public, "{public} under {prefix}");
-        assert_eq!(book.embedded_v4(ip(public)), Some(Ipv4Addr::new(8, 8, 8, 8)), "{public}");
+        assert!(book.embedded_v4(ip(public)).eq([Ipv4Addr::new(8, 8, 8, 8)]), "{public}");
     }
     // Bits 64 to 71 must be zero (RFC 6052 §2.2).
     let book = AddressBook::new(vec![], vec!["2a00:db9:122::/48".parse().unwrap()], vec![], vec![]).unwrap();
@@ -291,6 +291,37 @@ fn the_gateway_and_private_lists_win_over_public() {
 }
 
 #[test]
+fn a_translated_prefix_that_the_operator_calls_private_is_not_public() {
+    let nat64 = vec!["2a00:64::/96".parse().unwrap()];
+    let private = vec![net("2a00:64::/96"), net("64:ff9b::808:0/112")];
+    let book = AddressBook::new(vec![], nat64, private, vec![]).unwrap();
+    let class = |address: &str| book.classify(ip(address), &LocalAddresses::default());
+    assert_eq!(class("2a00:64::8.8.8.8"), NotPublic);
+    assert_eq!(class("64:ff9b::8.8.8.8"), NotPublic);
+    assert_eq!(class("64:ff9b::8.9.8.8"), Public);
+    assert_eq!(class("2a00:64::127.0.0.1"), Gateway);
+}
+
+#[test]
+fn deny_rules_see_every_ipv4_address_that_may_be_reached() {
+    let book = AddressBook::new(vec![], vec!["2a00:64::/96".parse().unwrap()], vec![], vec![]).unwrap();
+    let inner = |address: &str| book.embedded_v4(ip(address)).map(|v4| v4.to_string()).collect::<Vec<_>>();
+    for (address, expected) in [
+        ("8.8.8.8", &[][..]),
+        ("::ffff:8.8.8.8", &[]),
+        ("2a00::1", &[]),
+        ("2a00:64::8.8.8.8", &["8.8.8.8"]),
+        ("64:ff9b::8.8.8.8", &["8.8.8.8"]),
+        ("2002:808:808::1", &["8.8.8.8"]),
+        ("::8.8.8.8", &["8.8.8.8"]),
+        ("2a00::5efe:808:808", &["8.8.8.8"]),
+        ("64:ff9b:1:808:8:800::", &["8.8.8.8", "8.8.8.0", "8.8.0.0", "0.0.0.0"]),
+    ] {
+        assert_eq!(inner(address), expected, "{address}");
+    }
+}
+
+#[test]
 fn loopback_is_the_gateway_without_being_listed() {
     for address in ["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1", "127.0.0.11"] {
         assert!(LocalAddresses::default().contains(ip(address)), "{address}");
@@ -339,6 +370,9 @@ fn a_range_wholly_under_the_floor_is_recognised() {
     assert_eq!(floor("224.0.0.0/8"), Some(Forbidden));
     assert_eq!(floor("::ffff:127.0.0.0/104"), Some(Gateway));
     assert_eq!(floor("10.200.0.0/24"), None);
+    let routed = LocalAddresses::new([net("10.201.0.0/24")]);
+    assert_eq!(book.floor_of(net("10.201.0.128/25"), &routed), Some(Gateway));
+    assert_eq!(book.floor_of(net("10.201.0.0/16"), &routed), None);
     assert_eq!(floor("10.0.0.0/24"), None);
     assert_eq!(floor("203.0.113.0/24"), None);
 }

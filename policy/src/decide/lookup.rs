@@ -1,0 +1,113 @@
+//! Look-ups: a name is looked up exactly when some port of it is open.
+
+use super::search::Candidate;
+use super::{Trace, View, is_broad, is_special};
+use crate::attempt::QType;
+use crate::destination::Host;
+use crate::hostname::Hostname;
+use crate::pattern::PortSet;
+use crate::policy::{Finding, Grant, Sandbox};
+use crate::reason::Reason;
+use crate::special::exists_by_definition;
+
+/// The rules that cover a name, whatever their ports.
+pub(super) struct Openings<'a> {
+    allowing: Vec<Candidate<'a>>,
+    denying: Vec<Candidate<'a>>,
+    /// The ports of rules with methods or paths, ended ones too: plain rules open nothing there.
+    narrowed: Vec<&'a PortSet>,
+    learns: bool,
+}
+
+impl<'a> Openings<'a> {
+    pub(super) fn of(view: &View<'_>, sandbox: &'a Sandbox, host: &Host) -> Self {
+        let learns = sandbox.learns_at(view.now) && !is_special(host);
+        let (allowing, denying, narrowed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found = Self { allowing, denying, narrowed, learns };
+        view.deny_rules(sandbox, host, |candidate| found.denying.push(candidate));
+        view.allow_rules(sandbox, host, |candidate| {
+            if candidate.rule.narrows() {
+                found.narrowed.push(&candidate.rule.ports);
+            }
+            if candidate.rule.holds_at(view.now) {
+                found.allowing.push(candidate);
+            }
+        });
+        found
+    }
+
+    fn denied(&self) -> impl Iterator<Item = &'a PortSet> {
+        self.denying.iter().map(|candidate| &candidate.rule.ports)
+    }
+
+    /// The rules that open a port which is not among the `closed` ones.
+    fn opening(&self, closed: &[&'a PortSet]) -> impl Iterator<Item = Candidate<'a>> {
+        self.allowing.iter().copied().filter(|candidate| {
+            let narrowed = self.narrowed.iter().filter(|_| !candidate.rule.narrows());
+            !candidate.rule.ports.is_covered_by(closed.iter().chain(narrowed).copied())
+        })
+    }
+
+    /// Whether some port is open that is neither denied nor among the `closed` ones.
+    pub(super) fn some_port_is_left(&self, closed: &[&'a PortSet]) -> bool {
+        let closed: Vec<_> = self.denied().chain(closed.iter().copied()).collect();
+        self.opening(&closed).next().is_some()
+            || (self.learns && !PortSet::any().is_covered_by(closed.iter().copied()))
+    }
+
+    /// Whether it is deny rules that leave no port open.
+    fn is_denied(&self) -> bool {
+        PortSet::any().is_covered_by(self.denied()) || (!self.learns && self.opening(&[]).next().is_some())
+    }
+}
+
+impl View<'_> {
+    /// Steps 3 to 7 for a look-up.
+    pub(super) fn decide_lookup(
+        &self,
+        sandbox: &Sandbox,
+        name: &Hostname,
+        qtype: QType,
+        trace: &mut impl Trace,
+    ) -> Result<Grant, Finding> {
+        let host = Host::Name(name.clone());
+        let name_exists =
+            exists_by_definition(name) || sandbox.sets.iter().any(|set| set.is_above_listed(name));
+        if let Some(reason) = self.floor(&host) {
+            trace.step(|| format!("floor: {name} is refused always ({reason})"));
+            return Err(Finding { name_exists, ..Finding::bare(reason) });
+        }
+        trace.step(|| format!("floor: {name} passes"));
+        let found = Openings::of(self, sandbox, &host);
+        let denied: Vec<_> = found.denied().collect();
+        let (mut best, mut opens_type) = (None, false);
+        for candidate in found.opening(&denied) {
+            let counts = !(is_special(&host) && is_broad(&candidate.rule.host));
+            opens_type |= counts && candidate.rule.opens_qtype(qtype);
+            best = Candidate::better(best, candidate);
+        }
+        let granted = match best {
+            Some(best) => self.allow(&host, best.to_ref(), false, trace),
+            None if found.is_denied() => {
+                let rule = found.denying.first().map(|candidate| candidate.to_ref());
+                trace.step(|| match &rule {
+                    Some(rule) => format!("deny: {rule:?} leaves no port open"),
+                    None => "deny: no port is open".to_owned(),
+                });
+                Err(Finding { reason: Reason::DeniedByRule, rule, name_exists })
+            }
+            None => {
+                opens_type = qtype.is_open_by_default();
+                self.nothing_matched(sandbox, &host, Finding::bare(Reason::NotListed), trace)
+            }
+        };
+        match granted {
+            Ok(grant) if !opens_type => {
+                trace.step(|| format!("type: nothing opens {qtype} records"));
+                Err(Finding { reason: Reason::QtypeNotAllowed, rule: grant.rule, name_exists: true })
+            }
+            Ok(grant) => Ok(grant),
+            Err(finding) => Err(Finding { name_exists, ..finding }),
+        }
+    }
+}

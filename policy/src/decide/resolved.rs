@@ -1,0 +1,140 @@
+//! Step 8: what a name resolved to is judged, alias by alias and address by address.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::lookup::Openings;
+use super::{Trace, View};
+use crate::attempt::Ask;
+use crate::destination::{Host, Port};
+use crate::gate::Resolved;
+use crate::hostname::Hostname;
+use crate::policy::Sandbox;
+use crate::reason::Reason;
+use crate::rule::{Rule, RuleRef};
+use crate::special::canonical;
+
+impl View<'_> {
+    /// The addresses that may be dialled or shown, of all that was found for an attempt that `rule` allows. Those that
+    /// may not are dropped. There may be none where none was found.
+    ///
+    /// # Errors
+    /// The reason for which an alias is refused, or the strongest one where every address is dropped.
+    pub(crate) fn vet(
+        &self,
+        sandbox: &Sandbox,
+        rule: Option<&RuleRef>,
+        ask: &Ask,
+        found: Resolved<'_>,
+        trace: &mut impl Trace,
+    ) -> Result<Vec<IpAddr>, Reason> {
+        for name in found.chain {
+            let judged = self.judge_alias(sandbox, name, ask);
+            trace.step(|| match judged {
+                Ok(()) => format!("alias: {name} passes"),
+                Err(reason) => format!("alias: {name} is refused ({reason})"),
+            });
+            judged?;
+        }
+        let mut addresses = Vec::with_capacity(found.addresses.len());
+        let mut strongest: Option<Reason> = None;
+        for address in found.addresses {
+            let judged = self.judge_address(sandbox, rule, ask, *address);
+            trace.step(|| match judged {
+                Ok(()) => format!("address: {address} may be dialled"),
+                Err(reason) => format!("address: {address} is dropped ({reason})"),
+            });
+            match judged {
+                Ok(()) => addresses.push(canonical(*address)),
+                Err(reason) => strongest = Reason::stronger(strongest, reason),
+            }
+        }
+        match strongest {
+            Some(reason) if addresses.is_empty() => Err(reason),
+            Some(_) | None => Ok(addresses),
+        }
+    }
+
+    /// Judges one address of an attempt that `rule` allows; `None` is learn mode.
+    ///
+    /// # Errors
+    /// The reason for which the address is dropped.
+    pub(crate) fn judge_address(
+        &self,
+        sandbox: &Sandbox,
+        rule: Option<&RuleRef>,
+        ask: &Ask,
+        address: IpAddr,
+    ) -> Result<(), Reason> {
+        let address = canonical(address);
+        if let (Some(Host::Address(literal)), Some(_)) = (ask.host(), rule) {
+            // It met the floor, the deny rules and the address rule that lists it when the attempt was decided.
+            return if literal == address { Ok(()) } else { Err(Reason::AddressForbidden) };
+        }
+        let internal = rule.and_then(|rule| rule.rule().internal());
+        let host_port = internal.and_then(|table| table.host_port).filter(|local| local.ip() == address);
+        if host_port.is_none()
+            && let Some(reason) = self.address_floor(address)
+        {
+            return Err(reason);
+        }
+        let host = Host::Address(address);
+        let denied_there = host_port
+            .and_then(|local| Port::new(local.port()))
+            .is_some_and(|port| self.deny_rule(sandbox, &host, port).is_some());
+        if denied_there || self.denies(sandbox, &host, ask) {
+            return Err(Reason::DeniedByRule);
+        }
+        let open = match internal {
+            Some(table) => table.opens(address),
+            None => self.is_public(address),
+        };
+        if open { Ok(()) } else { Err(Reason::AddressNotPublic) }
+    }
+
+    /// Judges the socket of a stream that `rule` allows: its address, and its port, which a host port may have changed.
+    ///
+    /// # Errors
+    /// The reason for which it must not be used.
+    pub(crate) fn judge_socket(
+        &self,
+        sandbox: &Sandbox,
+        rule: Option<&RuleRef>,
+        ask: &Ask,
+        socket: SocketAddr,
+    ) -> Result<(), Reason> {
+        self.judge_address(sandbox, rule, ask, socket.ip())?;
+        let port = port_to_dial(rule.map(RuleRef::rule), ask);
+        if port == Some(socket.port()) { Ok(()) } else { Err(Reason::AddressForbidden) }
+    }
+
+    /// Judges a name further down a chain of CNAMEs: the floor and written deny rules judge it, allow rules do not.
+    ///
+    /// # Errors
+    /// The reason for which the whole answer is refused.
+    pub(crate) fn judge_alias(&self, sandbox: &Sandbox, name: &Hostname, ask: &Ask) -> Result<(), Reason> {
+        let host = Host::Name(name.clone());
+        match self.floor(&host) {
+            Some(reason) => Err(reason),
+            None if self.denies(sandbox, &host, ask) => Err(Reason::DeniedByRule),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether deny rules close an alias or an address to an attempt: on its port, or for a look-up on every port that
+    /// is open for its name.
+    fn denies(&self, sandbox: &Sandbox, host: &Host, ask: &Ask) -> bool {
+        if let Some(port) = ask.port() {
+            return self.deny_rule(sandbox, host, port).is_some();
+        }
+        let mut closed = Vec::new();
+        self.deny_rules(sandbox, host, |candidate| closed.push(&candidate.rule.ports));
+        !closed.is_empty()
+            && ask.host().is_some_and(|asked| !Openings::of(self, sandbox, &asked).some_port_is_left(&closed))
+    }
+}
+
+/// The port that a stream is dialled on: its own, unless a host port stands for it.
+pub(crate) fn port_to_dial(rule: Option<&Rule>, ask: &Ask) -> Option<u16> {
+    let local = rule.and_then(|rule| rule.internal()?.host_port);
+    local.map(|local| local.port()).or_else(|| ask.port().map(Port::get))
+}
