@@ -12,6 +12,7 @@
 //! delivery. What is sent is built from judged values; no byte of an upstream's message is copied through unjudged.
 
 mod answer;
+mod batch;
 mod cache;
 pub mod clock;
 pub mod config;

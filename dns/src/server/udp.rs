@@ -7,15 +7,13 @@ use std::sync::Arc;
 use policy::{ListenerName, Peer};
 use tokio::net::UdpSocket;
 
+use crate::batch::Batch;
 use crate::handler::{Begun, Outcome, Query};
 use crate::reply::Transport;
 use crate::server::Shared;
 
 /// Datagrams that are decided before the first of them is answered.
 const BATCH: usize = 32;
-
-/// The largest query that is read. A question and an OPT record need at most 300 bytes.
-const MAX_QUERY: usize = 4096;
 
 /// Errors of a socket in a row after which it is given up.
 const MAX_ERRORS: u32 = 100;
@@ -25,52 +23,40 @@ pub(super) async fn serve(
     socket: Arc<UdpSocket>,
     name: ListenerName,
 ) -> std::io::Result<()> {
-    let mut buffers = vec![vec![0; MAX_QUERY]; BATCH];
+    let mut batch = Batch::new(&socket, BATCH)?;
     let mut errors = 0;
     loop {
         socket.readable().await?;
-        let mut received = Vec::with_capacity(BATCH);
-        for buffer in &mut buffers {
-            match socket.try_recv_from(buffer) {
-                Ok((length, from)) => received.push((buffer.get(..length).unwrap_or_default(), from)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    errors += 1;
-                    if errors == MAX_ERRORS {
-                        return Err(error);
-                    }
-                    break;
+        match batch.receive(&socket) {
+            Ok(()) => {
+                errors = 0;
+                answer(shared, &socket, &name, &batch).await;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => {
+                errors += 1;
+                if errors == MAX_ERRORS {
+                    return Err(error);
                 }
             }
         }
-        if !received.is_empty() {
-            errors = 0;
-        }
-        answer(shared, &socket, &name, &received).await;
     }
 }
 
 /// Answers what was received: at once what is decided and on record, in a task what waits for either.
-async fn answer(
-    shared: &Arc<Shared>,
-    socket: &Arc<UdpSocket>,
-    name: &ListenerName,
-    received: &[(&[u8], SocketAddr)],
-) {
-    let mut ready = Vec::with_capacity(received.len());
+async fn answer(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, name: &ListenerName, batch: &Batch) {
+    let mut ready = Vec::with_capacity(batch.len());
     let mut unwritten = Vec::new();
-    for (message, from) in received {
+    for (message, from) in batch.iter() {
         // Port 0 cannot be answered.
-        if from.port() == 0 {
-            continue;
-        }
-        let peer = Peer::new(Arc::clone(name), Some(*from));
+        let Some(from) = from.filter(|from| from.port() != 0) else { continue };
+        let peer = Peer::new(Arc::clone(name), Some(from));
         match shared.handler.begin(&peer, message) {
             Begun::Silent => {}
-            Begun::Ended(query, outcome) if outcome.is_settled() => ready.push((query, outcome, *from)),
-            Begun::Ended(query, outcome) => unwritten.push((query.to_owned(), outcome, *from)),
+            Begun::Ended(query, outcome) if outcome.is_settled() => ready.push((query, outcome, from)),
+            Begun::Ended(query, outcome) => unwritten.push((query.to_owned(), outcome, from)),
             Begun::Open(query, open) => {
-                let (shared, socket, from) = (Arc::clone(shared), Arc::clone(socket), *from);
+                let (shared, socket) = (Arc::clone(shared), Arc::clone(socket));
                 let query = query.to_owned();
                 tokio::spawn(async move {
                     let outcome = shared.handler.finish(*open).await;

@@ -19,6 +19,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
 use crate::answer::Answer;
+use crate::batch::{Batch, MAX_DATAGRAM};
 use crate::error::LookupError;
 use crate::upstream::tcp;
 use crate::wire::{HEADER, TC, answers, write_query};
@@ -38,8 +39,8 @@ const QUESTIONS: std::ops::Range<u32> = 256..1024;
 /// Datagrams that fit no question: past this many, somebody guesses at the socket's port and ids.
 const MAX_STRAYS: u32 = 256;
 
-/// The largest datagram that is read. We announce 1,232 bytes; some servers send more.
-const MAX_DATAGRAM: usize = 4096;
+/// Answers on one socket that are read together.
+const BATCH: usize = 8;
 
 /// The sockets to one upstream.
 #[derive(Debug)]
@@ -189,7 +190,7 @@ impl Socket {
 
     /// Reads answers until the socket is retired and nothing waits on it.
     async fn deliver(self: Arc<Self>) {
-        let mut buffer = vec![0; MAX_DATAGRAM];
+        let Ok(mut batch) = Batch::new(&self.udp, BATCH) else { return };
         loop {
             tokio::select! {
                 biased;
@@ -200,12 +201,10 @@ impl Socket {
                     Err(_) => return,
                 }
             }
-            loop {
-                match self.udp.try_recv(&mut buffer) {
-                    Ok(length) => self.hand_over(buffer.get(..length).unwrap_or_default()),
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                    Err(_) => self.forsake(),
-                }
+            match batch.receive(&self.udp) {
+                Ok(()) => batch.iter().for_each(|(message, _)| self.hand_over(message)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => self.forsake(),
             }
         }
     }
