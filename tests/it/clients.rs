@@ -199,7 +199,7 @@ fn git_clones_over_https_and_is_refused_elsewhere() {
 fn pip_downloads_from_a_listed_index_and_nowhere_else() {
     let Some(web) = web() else { return };
     let pip = |index: &str| {
-        let quiet = ["--disable-pip-version-check", "--no-cache-dir", "--retries", "0"];
+        let quiet = ["--disable-pip-version-check", "--no-cache-dir", "--retries", "1"];
         let args =
             ["-m", "pip", "download", "--no-deps", "-d", "got", "--index-url", index, "tidegate-sample"];
         web.run(PYTHON, &[&args[..], &quiet[..]].concat())

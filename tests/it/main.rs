@@ -11,8 +11,12 @@
 mod support;
 
 mod bypass;
+mod change;
 mod clients;
+mod crash;
+mod invariants;
 mod lab;
+mod mistakes;
 mod one_answer;
 mod resolvers;
 mod serve;

@@ -145,7 +145,7 @@ impl Answer {
 }
 
 #[test]
-fn the_same_attempt_gets_the_same_answer_everywhere_and_no_denied_name_is_asked() {
+fn invariant_2_one_answer_and_4_a_denied_name_is_never_resolved() {
     let mut builder = Scene::new().policy(POLICY).ports([22, 5432, 8080, 8443]);
     for (name, records) in ZONE {
         builder = builder.resolving(name, records);

@@ -40,6 +40,8 @@ pub struct GatewayConfig {
     pub nat64: Vec<String>,
     /// `[timeouts]`, line by line.
     pub timeouts: Vec<String>,
+    /// `[audit] path`; none is a file beside the config.
+    pub audit: Option<PathBuf>,
     /// Files of the host that the gateway sees otherwise.
     pub host_files: Vec<HostFile>,
 }
@@ -83,7 +85,11 @@ impl GatewayConfig {
 
     /// The whole file, with the audit log beside it.
     pub fn text(&self, dir: &Path) -> String {
-        format!("{}{}", self.policy, self.tables(&dir.join("audit.jsonl")))
+        format!(
+            "{}{}",
+            self.policy,
+            self.tables(&self.audit.clone().unwrap_or_else(|| dir.join("audit.jsonl")))
+        )
     }
 
     /// Writes the file into `dir` as the gateway wants it: nobody else may write it.

@@ -54,6 +54,7 @@ impl Scene {
                 treat_as_public: words(&["203.0.113.0/24", "2001:db8:cafe::/48"]),
                 nat64: Vec::new(),
                 timeouts: words(&["head = \"3s\"", "drain = \"1s\""]),
+                audit: None,
                 host_files: Vec::new(),
             },
             allow: Vec::new(),

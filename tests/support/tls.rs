@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
     crypto::ring,
@@ -45,6 +45,8 @@ impl TestAuthority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for self-signed where its issuer has its own name.
+        params.distinguished_name.push(DnType::CommonName, "test authority");
         let certificate = params.self_signed(&key).unwrap().der().clone();
         TestAuthority { certificate, issuer: Issuer::new(params, key) }
     }
