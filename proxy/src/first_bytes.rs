@@ -44,6 +44,15 @@ pub(crate) struct Established {
     pub(crate) client: Client,
 }
 
+/// What has become of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// It has ended.
+    Whole,
+    /// It begins as HTTP; nothing has been passed on.
+    Http,
+}
+
 /// Why a tunnel ends before its copying begins.
 enum Ended {
     /// One of the sides has gone, or the tunnel was killed.
@@ -70,19 +79,19 @@ impl Established {
         Self { tunnel, session, peer, client }
     }
 
-    /// Checks the first bytes and copies until the end, which is recorded when this is dropped.
-    pub(crate) async fn run(mut self) {
+    /// Checks the first bytes and copies until the end, which is recorded when this is dropped; unless they are HTTP.
+    pub(crate) async fn carry(&mut self) -> Carried {
         // The checks are boxed: what they need is given back before the copying, which may last for days.
         let checked = match self.session.permit().first_bytes() {
             FirstBytes::Raw => Ok(()),
             FirstBytes::Tls => Box::pin(self.check_hello()).await,
             FirstBytes::Any => match self.tunnel.run_unless(TLS).await {
-                Some(_) => return,
+                Some(_) => return Carried::Whole,
                 None => Box::pin(self.check_hello()).await,
             },
-            FirstBytes::Http => match self.speaks_tls().await {
+            FirstBytes::Http => match Box::pin(self.speaks_tls()).await {
                 Ok(true) => Box::pin(self.check_hello()).await,
-                Ok(false) => return Box::pin(self.serve_http()).await,
+                Ok(false) => return Carried::Http,
                 Err(ended) => Err(ended),
             },
         };
@@ -90,8 +99,9 @@ impl Established {
             Ok(()) => {
                 self.tunnel.run().await;
             }
-            Err(ended) => self.end(ended).await,
+            Err(ended) => Box::pin(self.end(ended)).await,
         }
+        Carried::Whole
     }
 
     /// Waits for the first byte. TLS is judged by its hello, anything else must be HTTP.
@@ -100,14 +110,14 @@ impl Established {
             let mut bytes = Vec::new();
             // Clients open connections ahead of their first request.
             let deadline = Instant::now() + self.tunnel.idle;
-            self.read_client(&mut bytes, deadline, Reason::HostMismatch).await?;
+            self.read_client(&mut bytes, deadline, Ended::Gone).await?;
             self.tunnel.to_upstream = bytes;
         }
         Ok(self.tunnel.to_upstream.first() == Some(&TLS))
     }
 
     /// Serves the requests inside, one by one.
-    async fn serve_http(self) {
+    pub(crate) async fn serve_http(self) {
         let Self { tunnel, session, peer, client } = self;
         let counted = tunnel.to_upstream.len();
         let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: &session, counted };
@@ -185,7 +195,7 @@ impl Established {
                     return Ok(reader.into_parts());
                 }
             }
-            self.read_client(&mut bytes, deadline, Reason::HelloInvalid).await?;
+            self.read_client(&mut bytes, deadline, Ended::Cut(Reason::HelloInvalid)).await?;
         }
     }
 
@@ -202,13 +212,8 @@ impl Established {
         judged.map_err(Ended::Cut)
     }
 
-    /// Reads once from the client. Being late is a reason.
-    async fn read_client(
-        &mut self,
-        into: &mut Vec<u8>,
-        deadline: Instant,
-        late: Reason,
-    ) -> Result<(), Ended> {
+    /// Reads once from the client; `late` is what its silence means.
+    async fn read_client(&mut self, into: &mut Vec<u8>, deadline: Instant, late: Ended) -> Result<(), Ended> {
         let Tunnel { client, meter, .. } = &mut self.tunnel;
         match timeout_at(deadline, alive(meter, client.read_more(into))).await {
             Ok(Ok(0)) => Err(Ended::Gone),
@@ -217,7 +222,7 @@ impl Established {
                 Ok(())
             }
             Ok(Err(ended)) => Err(ended),
-            Err(_) => Err(Ended::Cut(late)),
+            Err(_) => Err(late),
         }
     }
 
@@ -251,13 +256,11 @@ impl Established {
     }
 
     /// Ends a tunnel whose first bytes were not to be passed on.
-    async fn end(mut self, ended: Ended) {
+    async fn end(&mut self, ended: Ended) {
         if let Ended::Cut(reason) = ended {
             self.session.cut(reason);
             // To whoever speaks TLS, in TLS; a client that said nothing or something else would not understand.
-            if matches!(reason, Reason::TlsRequired | Reason::HostMismatch) || self.tunnel.meter.up() == 0 {
-                // Nothing to say.
-            } else {
+            if reason != Reason::TlsRequired && self.tunnel.meter.up() > 0 {
                 let _ = timeout(ALERT_WITHIN, self.tunnel.client.write_all(&ACCESS_DENIED)).await;
             }
         }

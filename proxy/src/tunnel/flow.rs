@@ -56,15 +56,11 @@ enum End {
 }
 
 impl Flow {
-    /// A direction whose sink must see `first` before anything else.
-    pub(super) fn new(first: Vec<u8>) -> Self {
+    /// A direction whose sink must see `first` before anything else, and which stops before it passes anything on,
+    /// should the next byte of the source be `stop_at`.
+    pub(super) fn new(first: Vec<u8>, stop_at: Option<u8>) -> Self {
         let held = if first.is_empty() { Held::Nothing } else { Held::Bytes { bytes: first, sent: 0 } };
-        Self { held, phase: Phase::Messages { large: 0 }, end: End::Open, stop_at: None }
-    }
-
-    /// A direction that stops before it passes anything on, should the source's first byte be this one.
-    pub(super) fn stopping_at(first: u8) -> Self {
-        Self { stop_at: Some(first), ..Self::new(Vec::new()) }
+        Self { held, phase: Phase::Messages { large: 0 }, end: End::Open, stop_at }
     }
 
     /// Bytes that were taken from the source and are not with the sink.
@@ -76,13 +72,20 @@ impl Flow {
         }
     }
 
+    /// Whether both ends know that the source has finished.
+    pub(super) fn is_done(&self) -> bool {
+        self.end == End::Done
+    }
+
     /// Moves what can be moved now. Ready once the source has finished and the sink has been half-closed;
-    /// `count` hears of every byte taken from the source.
+    /// `count` hears of every byte taken from the source. A sink that has `finished` itself needs no half-close: the
+    /// close that follows says the same.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         source: &mut Stream,
         sink: &mut Stream,
+        finished: bool,
         count: impl Fn(usize),
     ) -> Poll<Result<(), Failed>> {
         for _ in 0..TURN {
@@ -91,7 +94,9 @@ impl Flow {
             }
             ready!(self.poll_deliver(cx, sink)).map_err(|_| Failed::Sink)?;
             if self.end == End::Eof {
-                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Failed::Sink)?;
+                if !finished {
+                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Failed::Sink)?;
+                }
                 self.end = End::Done;
                 return Poll::Ready(Ok(()));
             }

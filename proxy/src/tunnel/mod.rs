@@ -101,9 +101,8 @@ impl Tunnel {
     /// close when the tunnel is dropped.
     pub async fn run(&mut self) -> Closed {
         let started = Instant::now();
-        let up = Flow::new(mem::take(&mut self.to_upstream));
-        // A flow that stops nowhere has no other way to end.
-        let cause = self.copy(up).await.unwrap_or(Cause::Killed);
+        // A tunnel that stops nowhere has no other way to end.
+        let cause = self.copy(None).await.unwrap_or(Cause::Killed);
         self.end(cause, started)
     }
 
@@ -114,11 +113,7 @@ impl Tunnel {
         if self.to_upstream.first() == Some(&first) {
             return None;
         }
-        let up = match self.to_upstream.is_empty() {
-            true => Flow::stopping_at(first),
-            false => Flow::new(mem::take(&mut self.to_upstream)),
-        };
-        let cause = self.copy(up).await?;
+        let cause = self.copy(Some(first).filter(|_| self.to_upstream.is_empty())).await?;
         Some(self.end(cause, started))
     }
 
@@ -134,17 +129,19 @@ impl Tunnel {
         Closed { up: self.meter.up(), down: self.meter.down(), duration: started.elapsed(), cause }
     }
 
-    async fn copy(&mut self, mut up: Flow) -> Option<Cause> {
+    async fn copy(&mut self, stop_at: Option<u8>) -> Option<Cause> {
         let Self { client, upstream, to_upstream, to_client, meter, idle } = self;
-        let mut down = Flow::new(mem::take(to_client));
+        let mut up = Flow::new(mem::take(to_upstream), stop_at);
+        let mut down = Flow::new(mem::take(to_client), None);
         let mut idled = pin!(idled(*idle, meter));
         let mut first = None;
         let cause = poll_fn(|cx| {
             if meter.poll_killed(cx).is_ready() {
                 return Poll::Ready(Some(Cause::Killed));
             }
-            let up = up.poll(cx, client, upstream, |bytes| meter.add_up(bytes));
-            let down = down.poll(cx, upstream, client, |bytes| meter.add_down(bytes));
+            let finished = (up.is_done(), down.is_done());
+            let up = up.poll(cx, client, upstream, finished.1, |bytes| meter.add_up(bytes));
+            let down = down.poll(cx, upstream, client, finished.0, |bytes| meter.add_down(bytes));
             match (&up, &down) {
                 (Poll::Ready(Err(Failed::Stopped)), _) | (_, Poll::Ready(Err(Failed::Stopped))) => {
                     return Poll::Ready(None);
