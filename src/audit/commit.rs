@@ -7,7 +7,7 @@
 //!
 //! A task that awaits its line lets the tasks that are ready go first, once; they record their own lines. Then it writes
 //! what has gathered. A write to a file ends in the page cache, so that this costs less than waking a thread
-//! (docs/adr/audit.md has the measurement). Where a write may wait for a reader, or took long, the thread does it.
+//! (docs/adr/0003-write-before-reply.md has the measurement). Where a write may wait for a reader, or took long, the thread does it.
 
 use std::io;
 use std::pin::Pin;

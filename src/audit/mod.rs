@@ -9,7 +9,9 @@
 
 mod budget;
 mod commit;
+mod history;
 mod json;
+mod line;
 mod metrics;
 mod record;
 mod sink;
@@ -31,6 +33,8 @@ use commit::Queue;
 use json::Encoder;
 use metrics::Metrics;
 
+pub use history::History;
+pub use line::Line;
 pub use record::{Notice, SandboxChange};
 pub use sink::{Place, Rotation};
 

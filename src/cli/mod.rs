@@ -3,7 +3,10 @@
 mod check;
 mod client;
 mod connect;
+mod domains;
 mod healthcheck;
+mod history;
+mod log;
 mod output;
 mod serve;
 mod status;
@@ -25,6 +28,8 @@ struct Cli {
 enum Verb {
     Serve(serve::Serve),
     Check(check::Check),
+    Log(log::Log),
+    Domains(domains::Domains),
     Connect(connect::Connect),
     Status(status::Status),
     Healthcheck(healthcheck::Healthcheck),
@@ -66,6 +71,8 @@ pub fn run() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Serve(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
+        Verb::Log(verb) => verb.run(),
+        Verb::Domains(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Healthcheck(verb) => verb.run(),
