@@ -8,7 +8,7 @@ use dns::Resolver;
 use dns::clock::now;
 use policy::{Gate, Timestamp};
 use prometheus::Registry;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
@@ -33,6 +33,7 @@ pub struct Gateway {
     clients: AtomicUsize,
     changed: Notify,
     idle: Notify,
+    stopping: watch::Sender<bool>,
 }
 
 /// One connected client, from its acceptance to its end.
@@ -66,6 +67,7 @@ impl Gateway {
             clients: AtomicUsize::new(0),
             changed: Notify::new(),
             idle: Notify::new(),
+            stopping: watch::Sender::new(false),
         }))
     }
 
@@ -82,9 +84,13 @@ impl Gateway {
     /// To be called after another policy has been put in force, or the host's addresses have changed: ends what is
     /// no longer allowed before it returns.
     pub fn policy_changed(&self) {
-        self.pool.clear();
-        self.streams.judge_anew(now());
+        self.judge_anew();
         self.changed.notify_one();
+    }
+
+    fn judge_anew(&self) {
+        self.pool.clear(self.gate.generation());
+        self.streams.judge_anew(now());
     }
 
     /// Ends streams when what allows them ends by itself (`until`). Runs for the life of the gateway.
@@ -108,13 +114,14 @@ impl Gateway {
     fn next_expiry(&self) -> Option<Timestamp> {
         // In this order, so that nothing can end unseen between the two.
         let next = self.gate.next_expiry(now());
-        self.streams.judge_anew(now());
+        self.judge_anew();
         next
     }
 
-    /// Waits until all clients have gone, for as long as a drain may take; then resets what is still open.
-    /// The listeners must have been closed.
+    /// Sends clients that ask nothing away, and waits until all have gone, for as long as a drain may take; then resets
+    /// what is still open. The listeners must have been closed.
     pub async fn drain(&self) {
+        self.stopping.send_replace(true);
         let gone = async {
             while self.clients() > 0 {
                 self.idle.notified().await;
@@ -123,6 +130,11 @@ impl Gateway {
         if timeout(self.timeouts.drain, gone).await.is_err() {
             self.streams.end_all();
         }
+    }
+
+    /// Tells when the gateway drains.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
     }
 
     pub(crate) fn client(self: &Arc<Self>) -> Client {

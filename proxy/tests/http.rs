@@ -531,6 +531,23 @@ async fn pipelined_requests_are_answered_in_their_order() {
 }
 
 #[tokio::test]
+async fn a_drain_sends_resting_clients_away_and_lets_requests_end() {
+    let scene = scene().await;
+    let mut resting = scene.sends(&get("/1")).await;
+    let mut origin = scene.answers("GET /1 HTTP/1.1\r\nHost: web.example.test\r\n\r\n", OK).await;
+    gets(&mut resting, OK).await;
+    let mut asking = scene.sends(&get("/2")).await;
+    gets(&mut origin, "GET /2 HTTP/1.1\r\nHost: web.example.test\r\n\r\n").await;
+    let answering = async {
+        assert_eq!(rest(&mut resting).await, "");
+        send(&mut origin, OK).await;
+        gets(&mut asking, OK).await;
+        assert_eq!(rest(&mut asking).await, "");
+    };
+    timeout(SOON, async { tokio::join!(scene.gateway.drain(), answering) }).await.expect("a short drain");
+}
+
+#[tokio::test]
 async fn an_old_client_gets_a_plain_stream_and_its_end() {
     let scene = scene().await;
     let mut client = scene.sends("GET http://web.example.test/ HTTP/1.0\r\n\r\n").await;

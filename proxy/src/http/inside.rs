@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use dns::clock::now;
 use policy::{Ask, Destination, Inbound, Peer, Reason, Resolved, Shown};
+use tokio::sync::watch;
 
 use super::body::Transfer;
 use super::exchange::{Ended, Exchange};
@@ -40,10 +41,14 @@ struct Request<'a> {
 impl Inside<'_> {
     /// Serves requests until one of the sides closes.
     pub(crate) async fn serve(mut self, mut client: Leg, mut upstream: Leg) {
+        let mut stopping = self.gateway.stopping();
         loop {
-            let Some(read) = self.next(&mut client, &mut upstream).await else { return };
+            let Some(read) = self.next(&mut client, &mut upstream, &mut stopping).await else { return };
             let head = match read {
-                Ok(head) => head,
+                Ok(mut head) => {
+                    head.keep_alive &= !*stopping.borrow();
+                    head
+                }
                 Err(unreadable) => return self.refuse_unreadable(client, unreadable).await,
             };
             let Some(request) = self.request(&head) else { return };
@@ -69,7 +74,12 @@ impl Inside<'_> {
     }
 
     /// Waits for the next head. `None` where the tunnel ends: its upstream has closed, or speaks out of turn.
-    async fn next(&self, client: &mut Leg, upstream: &mut Leg) -> Option<Result<RequestHead, Unreadable>> {
+    async fn next(
+        &self,
+        client: &mut Leg,
+        upstream: &mut Leg,
+        stopping: &mut watch::Receiver<bool>,
+    ) -> Option<Result<RequestHead, Unreadable>> {
         let timeouts = &self.gateway.timeouts;
         tokio::select! {
             () = poll_fn(|cx| self.tunnel.meter().poll_killed(cx)) => {
@@ -78,7 +88,7 @@ impl Inside<'_> {
                 None
             }
             _ = poll_fn(|cx| upstream.poll_fill(cx)) => None,
-            head = read_head(client, timeouts.head, timeouts.idle) => head.transpose(),
+            head = read_head(client, timeouts.head, timeouts.idle, stopping) => head.transpose(),
         }
     }
 

@@ -65,6 +65,8 @@ struct Shelves {
     by_sandbox: HashMap<SandboxId, Shelf>,
     total: usize,
     swept: bool,
+    /// Connections of an older policy are no longer kept.
+    oldest: Option<Generation>,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +106,7 @@ impl Pool {
     pub(crate) fn put(self: &Arc<Self>, key: Key, idle: Idle) {
         let mut shelves = self.shelves();
         let shelves = &mut *shelves;
-        if shelves.total >= MOST {
+        if shelves.total >= MOST || shelves.oldest > Some(key.generation) {
             return;
         }
         let shelf = shelves.by_sandbox.entry(key.sandbox.clone()).or_default();
@@ -119,9 +121,10 @@ impl Pool {
         }
     }
 
-    /// Closes them all: the policy has changed.
-    pub(crate) fn clear(&self) {
+    /// Closes them all, and keeps none that is given back under a policy before `generation`.
+    pub(crate) fn clear(&self, generation: Generation) {
         let mut shelves = self.shelves();
+        shelves.oldest = shelves.oldest.max(Some(generation));
         shelves.by_sandbox.clear();
         shelves.total = 0;
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use policy::{Ask, Inbound, Reason};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::forward::{Next, forward};
@@ -32,12 +33,15 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
     let gateway = Arc::clone(guard.gateway());
     let mut client = Leg::new(stream, first);
     let mut within = deadline.saturating_duration_since(Instant::now());
+    let mut stopping = gateway.stopping();
     let last = loop {
-        let head = match read_head(&mut client, within, gateway.timeouts.idle).await {
+        let read = read_head(&mut client, within, gateway.timeouts.idle, &mut stopping).await;
+        let mut head = match read {
             Ok(Some(head)) => head,
             Ok(None) => return None,
             Err(unreadable) => break Err(unreadable),
         };
+        head.keep_alive &= !*stopping.borrow();
         within = gateway.timeouts.head;
         match head.target {
             Target::Absolute { .. } => match Box::pin(forward(&gateway, &peer, client, &head)).await {
@@ -64,14 +68,24 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
 }
 
 /// Reads the next head: for its first byte `idle` is waited, then it must be whole `within` its time. `None` where the
-/// client has nothing more to ask.
+/// client has nothing more to ask, or asks nothing and the gateway is stopping.
 pub(crate) async fn read_head(
     client: &mut Leg,
     within: Duration,
     idle: Duration,
+    stopping: &mut watch::Receiver<bool>,
 ) -> Result<Option<RequestHead>, Unreadable> {
-    if client.unread().is_empty() && !matches!(timeout(idle, client.fill()).await, Ok(Ok(1..))) {
-        return Ok(None);
+    if client.unread().is_empty() {
+        let first = async {
+            tokio::select! {
+                biased;
+                read = client.fill() => matches!(read, Ok(1..)),
+                _ = stopping.wait_for(|stopping| *stopping) => false,
+            }
+        };
+        if !timeout(idle, first).await.unwrap_or(false) {
+            return Ok(None);
+        }
     }
     let mut reader = HeadReader::starting_with(client.take_unread());
     let mut fed = reader.feed(&[]);
