@@ -50,6 +50,8 @@ fn wire_gateway() -> io::Result<()> {
     netlink.add_address(up0, Prefix::host(GATEWAY_V4.into()))?;
     netlink.add_address(up0, Prefix::host(GATEWAY_V6.into()))?;
     netlink.set_up(up0)?;
+    // The kernel adds this route as well, but for IPv6 later, from a work queue; until then the address is the world's.
+    netlink.add_route(Prefix::host(GATEWAY_V6.into()), LO, Hop::Own)?;
     netlink.add_route(Prefix::host(WORLD_V4.into()), up0, Hop::Link)?;
     netlink.add_route(
         Prefix::ALL_V4,

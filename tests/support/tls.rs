@@ -85,6 +85,7 @@ impl TestAuthority {
         };
         let mut config = builder.with_single_cert(chain, key).unwrap();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.max_early_data_size = 16 * 1024;
         config
     }
 

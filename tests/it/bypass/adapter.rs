@@ -64,10 +64,14 @@ pub fn scene(case: &Case, authority: &Arc<TestAuthority>, dir: &Path) -> Result<
             .flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(ip, *port)));
         scene = scene.only_listening_on(others.filter(|at| !refused.contains(at)).collect::<Vec<_>>());
     }
-    scene = scene.origins(move |to| match behaviours.get(&to) {
-        Some(behaviour) => behaviour.clone(),
-        None if to.port() == 80 => Behaviour::Http,
-        None => Behaviour::Echo,
+    // A TLS client without a stated origin wants one that speaks TLS.
+    let tls = matches!(case.input, Input::Tls(_) | Input::TlsScript { .. });
+    let https = tls.then(|| authority.https(&names_of(case), ClientCertificate::Unasked));
+    scene = scene.origins(move |to| match (behaviours.get(&to), &https) {
+        (Some(behaviour), _) => behaviour.clone(),
+        (None, Some(https)) if to.port() == 443 => https.clone(),
+        _ if to.port() == 80 => Behaviour::Http,
+        _ => Behaviour::Echo,
     });
     apply_policy(scene, case, dir)
 }
@@ -82,7 +86,8 @@ fn ports_of(case: &Case) -> BTreeSet<u16> {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             digits.parse::<u16>().ok()
         })
-        .filter(|&port| port != 0)
+        // The DNS server has its own.
+        .filter(|&port| port != 0 && port != 53)
         .collect()
 }
 
@@ -91,13 +96,13 @@ fn zone_addresses(case: &Case) -> Vec<IpAddr> {
     text.split('"').filter_map(|word| word.split_once(' ')?.1.parse().ok()).collect()
 }
 
+fn names_of(case: &Case) -> Vec<&str> {
+    let zone = case.dns_zone.as_ref().and_then(Value::as_object);
+    zone.map(|zone| zone.keys().map(String::as_str).collect()).unwrap_or_default()
+}
+
 fn behaviour(does: &str, case: &Case, authority: &Arc<TestAuthority>) -> Result<Behaviour> {
-    let names: Vec<&str> = case
-        .dns_zone
-        .as_ref()
-        .and_then(Value::as_object)
-        .map(|zone| zone.keys().map(String::as_str).collect())
-        .unwrap_or_default();
+    let names = names_of(case);
     Ok(match does {
         "echo_request" | "record_raw" | "reply_200_ignoring_upgrade" => Behaviour::Http,
         "reply_426_keepalive" => Behaviour::Reply(
@@ -270,9 +275,6 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
             lengthen(&mut plain, split(&entry).0, format!("ech = {ech:?}"));
         }
     }
-    for (host, types) in policy.pointer("/dns/types").and_then(Value::as_object).into_iter().flatten() {
-        lengthen(&mut plain, host, format!("qtypes = {types}"));
-    }
     for (host, headers) in policy.get("inject").and_then(Value::as_object).into_iter().flatten() {
         for (header, value) in headers.as_object().into_iter().flatten() {
             let file = dir.join(format!("secret-{header}"));
@@ -284,6 +286,13 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
                 format!("inject = [{{ header = {header:?}, value_file = {file:?} }}]"),
             );
         }
+    }
+    // Types are opened beside what the plain entry opens, by a rule of their own.
+    for (host, types) in policy.pointer("/dns/types").and_then(Value::as_object).into_iter().flatten() {
+        let entries = plain.iter().map(|entry| split(entry)).filter(|(name, _)| name == host);
+        let rule = rules.entry(host.clone()).or_default();
+        rule.ports.extend(entries.map(|(_, ports)| ports.to_owned()));
+        rule.lines.push(format!("qtypes = {types}"));
     }
     let mut internals = String::new();
     let mut internal_names = Vec::new();

@@ -43,7 +43,7 @@ pub enum Exchange {
 }
 
 /// A script of bytes on one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Bytes {
     pub received: Vec<u8>,
     pub responses: Vec<Response>,
@@ -53,6 +53,8 @@ pub struct Bytes {
     pub ended: bool,
     /// How long the whole took.
     pub took: Duration,
+    /// What earlier, allowed connections of the same script brought to an origin.
+    pub upstream_before: u64,
 }
 
 /// One DNS question.
@@ -92,7 +94,8 @@ impl Dns {
             ResponseCode::NXDomain => "NXDOMAIN".into(),
             ResponseCode::NotImp => "NOTIMP".into(),
             ResponseCode::Refused => "REFUSED".into(),
-            ResponseCode::BADVERS => "BADVERS".into(),
+            // Code 16 has two names (RFC 6895 §2.3); without TSIG it is this one.
+            ResponseCode::BADVERS | ResponseCode::BADSIG => "BADVERS".into(),
             other => format!("{other:?}"),
         })
     }
@@ -131,6 +134,8 @@ impl Evidence<'_> {
 /// The types that the corpus asks for by name or number.
 pub fn record_type(text: &str) -> Option<RecordType> {
     let number = match text {
+        "IXFR" => 251,
+        "AXFR" => 252,
         "MAILB" => 253,
         "MAILA" => 254,
         "RP" => 17,

@@ -144,6 +144,7 @@ impl Stage<'_> {
             sent_in_tunnel,
             ended: client.ended(),
             took: started.elapsed(),
+            upstream_before: 0,
         })
     }
 
@@ -213,9 +214,9 @@ impl Stage<'_> {
         Err(Bytes {
             received: client.received().to_vec(),
             responses: vec![response],
-            sent_in_tunnel: Vec::new(),
             ended: client.ended(),
             took: started.elapsed(),
+            ..Bytes::default()
         })
     }
 
@@ -283,6 +284,7 @@ impl Stage<'_> {
                 if step.save_ticket {
                     // Tickets come behind the handshake (RFC 8446 §4.6.1); one answer is read so that they have arrived.
                     inner_exchange(stream, &[Item::Text(format!("GET / HTTP/1.1\r\nHost: {sni}\r\n\r\n"))])?;
+                    outcome.upstream_before = (self.contacts)().iter().map(|contact| contact.total()).sum();
                 }
             }
         }
@@ -325,9 +327,9 @@ impl Stage<'_> {
                 last.push(Exchange::Bytes(Bytes {
                     received: client.received().to_vec(),
                     responses: vec![response],
-                    sent_in_tunnel: Vec::new(),
                     ended: client.ended(),
                     took: started.elapsed(),
+                    ..Bytes::default()
                 }));
             }
         }
@@ -392,13 +394,7 @@ fn tunnel_outcome(started: Instant) -> Bytes {
         body: Vec::new(),
         open_ended: true,
     };
-    Bytes {
-        received: Vec::new(),
-        responses: vec![established],
-        sent_in_tunnel: Vec::new(),
-        ended: false,
-        took: started.elapsed(),
-    }
+    Bytes { responses: vec![established], took: started.elapsed(), ..Bytes::default() }
 }
 
 /// Sends `items` inside a TLS connection and reads one response for each text.

@@ -6,22 +6,27 @@ use super::{
     evidence::{Bytes, Dns, Evidence, Exchange},
 };
 
-/// Judges the evidence; the error says what was wrong. A second acceptable outcome (`alt`) counts as well.
+/// Judges the evidence; the error says what was wrong. A second acceptable outcome (`alt`) counts as well, for each of
+/// several exchanges by itself.
 pub fn judge(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
-    let first = judge_one(expect, evidence, layer);
-    let (Err(first), Some(alt)) = (&first, &expect.alt) else { return first };
+    let Some(alt) = &expect.alt else { return judge_one(&[expect], evidence, layer) };
     let mut alt = (**alt).clone();
-    if alt.assert.is_empty()
-        && (alt.verdict, expect.verdict) != (Verdict::Allow, Verdict::Deny)
-        && alt.verdict == expect.verdict
-    {
+    if alt.assert.is_empty() && alt.verdict == expect.verdict {
         // The same verdict in another form: what it must not do stays.
         alt.assert.clone_from(&expect.assert);
     }
-    judge_one(&alt, evidence, layer).map_err(|second| format!("{first}; nor the second outcome: {second}"))
+    let Err(first) = judge_one(&[expect], evidence, layer) else { return Ok(()) };
+    let Err(second) = judge_one(&[&alt], evidence, layer) else { return Ok(()) };
+    let refused = expect.verdict != Verdict::Allow && alt.verdict != Verdict::Allow;
+    if refused && judge_one(&[expect, &alt], evidence, layer).is_ok() {
+        return Ok(());
+    }
+    Err(format!("{first}; nor the second outcome: {second}"))
 }
 
-fn judge_one(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
+/// Judges each exchange by any of the forms, and all of it by the assertions of the first.
+fn judge_one(forms: &[&Expect], evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
+    let [expect, ..] = forms else { return Ok(()) };
     let assertions = expect
         .assert
         .iter()
@@ -30,7 +35,11 @@ fn judge_one(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Resul
         })
         .collect::<Result<Vec<_>, _>>()?;
     for exchange in &evidence.exchanges {
-        judge_exchange(expect, exchange, evidence, layer)?;
+        let mut judged = forms.iter().map(|form| judge_exchange(form, exchange, evidence, layer));
+        let first = judged.next().unwrap_or(Ok(()));
+        if first.is_err() && !judged.any(|other| other.is_ok()) {
+            return first;
+        }
     }
     let about_upstream = assertions.iter().any(|(_, assertion)| assertion.subject().starts_with("upstream"));
     if expect.verdict != Verdict::Allow && !about_upstream {
@@ -117,9 +126,11 @@ fn judge_bytes(expect: &Expect, bytes: &Bytes, evidence: &Evidence<'_>) -> Resul
         }
         Verdict::Deny | Verdict::Error => {
             if let Some(wanted) = expect.status {
-                // Both are right for a client that nobody knows.
-                let same = status == Some(wanted) || (wanted == 407 && status == Some(403));
-                return if same { Ok(()) } else { wrong(&wanted.to_string()) };
+                // Of several requests on one connection any may be the refused one; what reached the origin is checked beside.
+                // 403 and 407 are both right for a client that nobody knows.
+                let right = |status: u16| status == wanted || (wanted == 407 && status == 403);
+                let some = bytes.responses.iter().any(|response| right(response.status));
+                return if some { Ok(()) } else { wrong(&wanted.to_string()) };
             }
             if bytes.socks_reply() == Some(0) {
                 return wrong("a SOCKS refusal");
@@ -155,10 +166,13 @@ fn judge_dns(expect: &Expect, dns: &Dns) -> Result<(), String> {
         None => true,
     };
     if right {
-        Ok(())
-    } else {
-        Err(format!("{:?} {:?} wanted, rcode {rcode}", expect.rcode, expect.rcode_any))
+        return Ok(());
     }
+    let asked = dns
+        .message()
+        .and_then(|message| message.queries.first().map(ToString::to_string))
+        .unwrap_or_default();
+    Err(format!("{asked}: {:?} {:?} wanted, rcode {rcode}", expect.rcode, expect.rcode_any))
 }
 
 /// The default for everything refused: no origin was dialled. Where the gateway had said yes before (a tunnel that its hello
@@ -172,12 +186,14 @@ fn nothing_went_out(evidence: &Evidence<'_>) -> Result<(), String> {
     };
     let tunnels = responses().any(|bytes| bytes.tunnel().is_some());
     let yes = responses().flat_map(|bytes| &bytes.responses).filter(|response| response.status < 400).count();
-    let probes = evidence.exchanges.iter().any(|exchange| matches!(exchange, Exchange::Probe { .. }));
-    if probes {
+    // Probes have neighbours that are allowed; a command may do allowed things before the denied one.
+    let mixed = |exchange: &Exchange| matches!(exchange, Exchange::Probe { .. } | Exchange::Command { .. });
+    if evidence.exchanges.iter().any(mixed) {
         return Ok(());
     }
     if tunnels {
-        return match evidence.upstream_bytes() {
+        let before: u64 = responses().map(|bytes| bytes.upstream_before).sum();
+        return match evidence.upstream_bytes() - before {
             0 => Ok(()),
             bytes => Err(format!("{bytes} bytes reached an origin")),
         };
