@@ -296,6 +296,11 @@ impl<'m> Sections<'m> {
                 all.aliases.push(record);
             }
         }
+        // "No data" leaves the answer section empty, but for aliases (RFC 2308 section 2.2); one full of other records
+        // says nothing about the question.
+        if answers > 0 && all.of_type.is_empty() && all.aliases.is_empty() {
+            return None;
+        }
         // What follows is needed for negative answers only.
         if all.of_type.is_empty() {
             for _ in 0..authorities {

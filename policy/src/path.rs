@@ -4,7 +4,8 @@ use std::fmt;
 
 /// A path pattern: segments that are literal, `*` (exactly one segment) or, as the last one, `**` (any rest).
 ///
-/// Compared byte for byte and case-sensitively with the path as sent. `/v1/**` also covers `/v1/` and `/v1`.
+/// Compared byte for byte and case-sensitively with the path as sent. `/v1/**` is everything inside: `/v1/` and what is
+/// below, not `/v1` itself (as gitignore(5) reads a trailing `/**`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     text: Box<str>,
@@ -60,7 +61,7 @@ impl PathPattern {
         let mut segments = path.split('/');
         for wanted in self.text.split('/') {
             match (wanted, segments.next()) {
-                ("**", _) => return true,
+                ("**", Some(_)) => return true,
                 ("*", Some(segment)) if !segment.is_empty() => {}
                 (literal, Some(segment)) if literal == segment => {}
                 _ => return false,
@@ -117,11 +118,11 @@ mod tests {
     #[test]
     fn stars_stand_for_whole_segments() {
         let issues = pattern("/repos/*/*/issues/**");
-        for path in ["/repos/a/b/issues", "/repos/a/b/issues/", "/repos/a/b/issues/1/comments"] {
+        for path in ["/repos/a/b/issues/", "/repos/a/b/issues/1", "/repos/a/b/issues/1/comments"] {
             assert!(issues.matches(path), "{path}");
         }
         for path in
-            ["/repos/a/issues", "/repos/a/b/issuesx", "/repos//b/issues", "/Repos/a/b/issues", "/repos/a/b"]
+            ["/repos/a/issues", "/repos/a/b/issues", "/repos/a/b/issuesx", "/repos//b/issues", "/Repos/a/b/issues", "/repos/a/b"]
         {
             assert!(!issues.matches(path), "{path}");
         }

@@ -55,6 +55,13 @@ fn an_alias_without_an_answer_must_be_asked_for() {
 }
 
 #[test]
+fn an_answer_about_something_else_is_not_no_data() {
+    let records = ["api.example.com. 9 TXT \"x\"", "api.example.com. 9 AAAA 2001:db8::1"];
+    assert_eq!(read(ResponseCode::NoError, QType::A, &records).unwrap_err(), LookupError::Malformed);
+    assert!(read(ResponseCode::NoError, QType::A, &[]).unwrap().is_negative());
+}
+
+#[test]
 fn chains_that_do_not_end_are_errors() {
     let alias = |from: usize, to: usize| format!("n{from}.example. 9 CNAME n{to}.example.");
     let mut records = vec!["api.example.com. 9 CNAME n1.example.".to_owned()];

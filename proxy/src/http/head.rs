@@ -267,7 +267,7 @@ impl HeadReader {
                 _ => self.scanned += 1,
             }
             if self.line.is_none() && self.scanned > TARGET_LIMIT + METHOD_LIMIT {
-                return Err(BadHead::TargetTooLong);
+                return Err(too_long(self.shows_connect()));
             }
             if self.scanned > LIMIT {
                 return Err(BadHead::TooLarge);
@@ -333,6 +333,11 @@ fn first_byte(first: u8) -> Result<(), BadHead> {
     }
 }
 
+/// A URI can be too long for us; a host and port of this length is none (RFC 1035 §2.3.4: 255 bytes).
+fn too_long(is_authority: bool) -> BadHead {
+    if is_authority { BadHead::Target } else { BadHead::TargetTooLong }
+}
+
 /// RFC 9110 §5.6.2.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -354,7 +359,7 @@ fn request_line(head: &[u8], end: usize) -> Result<Line, BadHead> {
         return Err(BadHead::RequestLine);
     }
     if target.len() > TARGET_LIMIT {
-        return Err(BadHead::TargetTooLong);
+        return Err(too_long(method == b"CONNECT"));
     }
     // Visible ASCII; no fragment (RFC 9112 §3.2). What else a URI must not hold, clients send all the same.
     if target.is_empty() || !target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') {

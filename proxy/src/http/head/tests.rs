@@ -301,6 +301,7 @@ fn limits_have_their_own_statuses() {
     let long = |length: usize| format!("GET http://web.example.com/{} HTTP/1.1\r\n", "a".repeat(length));
     assert_eq!(refusal(long(TARGET_LIMIT).as_bytes()), BadHead::TargetTooLong);
     assert_eq!(refusal(long(70_000).as_bytes()), BadHead::TargetTooLong);
+    assert_eq!(refusal(format!("CONNECT {}", "a".repeat(70_000)).as_bytes()), BadHead::Target);
     let fits = format!("{}Host: a\r\nX: {}\r\n\r\n", long(8 * 1024), "b".repeat(16 * 1024));
     assert!(read(fits.as_bytes()).unwrap().is_some());
     assert_eq!(refusal(get(&format!("X: {}\r\n", "b".repeat(LIMIT))).as_bytes()), BadHead::TooLarge);
