@@ -121,9 +121,14 @@ mod tests {
         for path in ["/repos/a/b/issues/", "/repos/a/b/issues/1", "/repos/a/b/issues/1/comments"] {
             assert!(issues.matches(path), "{path}");
         }
-        for path in
-            ["/repos/a/issues", "/repos/a/b/issues", "/repos/a/b/issuesx", "/repos//b/issues", "/Repos/a/b/issues", "/repos/a/b"]
-        {
+        for path in [
+            "/repos/a/issues",
+            "/repos/a/b/issues",
+            "/repos/a/b/issuesx",
+            "/repos//b/issues",
+            "/Repos/a/b/issues",
+            "/repos/a/b",
+        ] {
             assert!(!issues.matches(path), "{path}");
         }
         assert!(pattern("/a").matches("/a") && !pattern("/a").matches("/a/"));
