@@ -75,6 +75,7 @@ pub(crate) struct Open {
 /// What a query came to. Its event is told, and perhaps not yet written.
 #[derive(Debug)]
 pub(crate) enum Outcome {
+    /// With the extended error that the reply carries.
     Denied(Unsettled<Denial>, Option<u16>),
     Answered(Unsettled<VettedAddrs>, Content),
     Failed(Unsettled<Failure>, LookupError),
@@ -150,7 +151,7 @@ impl Outcome {
             Self::Denied(denial, extended) => Settled::Denied(denial.settle().await, extended),
             Self::Answered(vetted, content) => match vetted.settle().await {
                 Ok(vetted) => Settled::Answered(vetted, content),
-                Err(denial) => Settled::Denied(denial, None),
+                Err(denial) => Settled::Denied(denial, Some(BLOCKED)),
             },
             Self::Failed(failure, error) => {
                 failure.settle().await;
@@ -203,7 +204,7 @@ impl Handler {
         let ask = Ask::Lookup { name: name.clone(), qtype };
         let permit = match self.gate.check(self.gate.attempt(clock::now(), peer, Inbound::Dns, ask)) {
             Decision::Allow(permit) => permit,
-            Decision::Deny(denial) => return Ok(Outcome::Denied(denial, None)),
+            Decision::Deny(denial) => return Ok(Outcome::Denied(denial, Some(BLOCKED))),
         };
         if qtype == QType::ANY {
             return Ok(self.deliver(permit, Content::Any, qtype));
@@ -257,7 +258,7 @@ impl Handler {
         };
         match vetted {
             Ok(vetted) => Outcome::Answered(self.gate.answered(vetted, content.rcode(), now), content),
-            Err(denial) => Outcome::Denied(denial, None),
+            Err(denial) => Outcome::Denied(denial, Some(BLOCKED)),
         }
     }
 
@@ -340,12 +341,13 @@ fn write_denial(
         return code;
     }
     let extended = match denial.reason() {
-        Reason::UnknownSandbox | Reason::SandboxExpired | Reason::IdentityMismatch => PROHIBITED,
-        Reason::AuditUnavailable => 0,
-        _ => extended.unwrap_or(BLOCKED),
+        Reason::UnknownSandbox | Reason::SandboxExpired | Reason::IdentityMismatch => Some(PROHIBITED),
+        Reason::AuditUnavailable => Some(0),
+        _ => extended,
     };
     let text = denial.reason().code();
-    let mut writer = Writer::new(out, query.head, transport, Some(Extended { code: extended, text }));
+    let extended = extended.map(|code| Extended { code, text });
+    let mut writer = Writer::new(out, query.head, transport, extended);
     if matches!(code, rcode::NOERROR | rcode::NXDOMAIN) {
         writer.synthetic_soa(denial.generation(), DENIAL_TTL);
     }

@@ -71,26 +71,23 @@ impl<'m> Message<'m> {
             return Self::Silent;
         }
         let mut head = Head { id, flags, question: &[], edns: None };
+        let asked =
+            (questions == 1).then(|| Asked::read(message, [answers, authorities, additionals])).flatten();
+        if let Some(asked) = &asked {
+            head.question = asked.question;
+            head.edns = asked.opt.map(|(edns, _)| edns);
+        }
         if flags & OPCODE != 0 {
             return Self::Refused(head, Refusal::Opcode);
         }
-        if questions != 1 {
-            return Self::Refused(head, Refusal::Malformed);
-        }
-        let Some((name, qtype, class)) = question(&mut reader) else {
+        let Some(Asked { name, qtype, class, opt, .. }) = asked else {
             return Self::Refused(head, Refusal::Malformed);
         };
-        let end = reader.position();
-        let Some(opt) = records(reader, [answers, authorities, additionals]) else {
-            return Self::Refused(head, Refusal::Malformed);
-        };
-        head.question = message.get(HEADER..end).unwrap_or_default();
-        head.edns = opt.map(|(edns, _)| edns);
         if opt.is_some_and(|(_, version)| version > 0) {
             return Self::Refused(head, Refusal::Version);
         }
-        match classify(&name, QType(qtype), class) {
-            Ok(name) => Self::Question(head, name, QType(qtype)),
+        match classify(&name, qtype, class) {
+            Ok(name) => Self::Question(head, name, qtype),
             Err(refusal) => Self::Refused(head, refusal),
         }
     }
@@ -117,14 +114,29 @@ const fn is_meta(qtype: QType) -> bool {
     matches!(qtype.0, 0 | rrtype::OPT | 128..=250 | 253 | 254)
 }
 
-/// The one question. Compression has nothing to point to here, so that a pointer is an error.
-fn question<'m>(reader: &mut Reader<'m>) -> Option<(Name<'m>, u16, u16)> {
-    let start = reader.position();
-    let name = reader.name()?;
-    if reader.position() - start != name.wire_len() {
-        return None;
+/// A message with one question, well formed to its end.
+struct Asked<'m> {
+    question: &'m [u8],
+    name: Name<'m>,
+    qtype: QType,
+    class: u16,
+    opt: Option<(Edns, u8)>,
+}
+
+impl<'m> Asked<'m> {
+    /// Reads the question and walks the records. Compression has nothing to point to in the question, so that a
+    /// pointer there is an error.
+    fn read(message: &'m [u8], counts: [u16; 3]) -> Option<Self> {
+        let mut reader = Reader::new(message, HEADER);
+        let name = reader.name()?;
+        if reader.position() - HEADER != name.wire_len() {
+            return None;
+        }
+        let (qtype, class) = (QType(reader.u16()?), reader.u16()?);
+        let question = message.get(HEADER..reader.position())?;
+        let opt = records(reader, counts)?;
+        Some(Self { question, name, qtype, class, opt })
     }
-    Some((name, reader.u16()?, reader.u16()?))
 }
 
 /// Walks the records of a query for its OPT record: at most one, at the root, among the additional ones.
