@@ -43,7 +43,7 @@ pub(crate) async fn resolve(
         identities: Identities::new([(sandbox, &Evidence::Default)]),
         addresses: policy.addresses.clone(),
     };
-    let gate = Gate::new(Arc::new(alone), local, Arc::new(Unrecorded), 0);
+    let gate = Arc::new(Gate::new(Arc::new(alone), local, Arc::new(Unrecorded), 0));
     let peer = Peer::new("explain".into(), None);
     let attempt = gate.attempt(dns::clock::now(), &peer, Inbound::Connect, ask);
     match gate.check(attempt) {

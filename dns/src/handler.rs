@@ -67,8 +67,7 @@ pub(crate) struct Query<'m> {
 #[derive(Debug)]
 pub(crate) struct Open {
     permit: Permit,
-    name: Hostname,
-    qtype: QType,
+    key: Key,
     _slot: Slot<SandboxId>,
 }
 
@@ -219,19 +218,21 @@ impl Handler {
             let answer = Arc::new(Answer::known(told, qtype, Instant::now()));
             return Ok(self.deliver(permit, Content::Answer(answer), qtype));
         }
-        if let Some(answer) = self.resolver.cached(&Key::new(&permit, name.clone(), qtype)) {
+        let key = Key::new(&permit, name, qtype);
+        if let Some(answer) = self.resolver.cached(&key) {
             return Ok(self.deliver(permit, Content::Answer(answer), qtype));
         }
         match self.under_way.enter(&permit.sandbox().id) {
-            Some(slot) => Err(Box::new(Open { permit, name, qtype, _slot: slot })),
+            Some(slot) => Err(Box::new(Open { permit, key, _slot: slot })),
             None => Ok(self.fail(permit, LookupError::Overloaded)),
         }
     }
 
     /// Asks upstreams for what [`Handler::begin`] left open.
     pub(crate) async fn finish(&self, open: Open) -> Outcome {
-        let Open { permit, name, qtype, _slot } = open;
-        match self.resolver.resolve(&self.gate, &permit, &name, qtype).await {
+        let Open { permit, key, _slot } = open;
+        let qtype = key.qtype;
+        match self.resolver.resolve(&self.gate.alias_judge(&permit), key).await {
             Ok(answer) => self.deliver(permit, Content::Answer(answer), qtype),
             Err(error) => self.fail(permit, error),
         }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use policy::{Gate, Host, Hostname, Permit, QType, Resolved};
+use policy::{AliasJudge, Gate, Host, Hostname, Permit, QType, Resolved};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -94,15 +94,28 @@ impl Resolver {
     ///
     /// # Errors
     /// Where both families fail, or one fails and the other has no address.
-    pub async fn lookup(&self, gate: &Gate, permit: &Permit) -> Result<Addresses, LookupError> {
+    pub async fn lookup(&self, gate: &Arc<Gate>, permit: &Permit) -> Result<Addresses, LookupError> {
         if let Some(addresses) = permit.known_addresses() {
             return Ok(Addresses { chain: Vec::new(), addresses });
         }
         let Some(Host::Name(name)) = permit.host() else { return Err(LookupError::Malformed) };
-        let v6 = self.resolve(gate, permit, &name, QType::AAAA);
-        let v4 = self.resolve(gate, permit, &name, QType::A);
+        let judge = gate.alias_judge(permit);
+        let v6 = self.family(Key::new(permit, name.clone(), QType::AAAA), &judge);
+        let v4 = self.family(Key::new(permit, name, QType::A), &judge);
         let (v6, v4) = both(v6, v4).await;
         merge(v6, v4)
+    }
+
+    /// The addresses of one family. They are asked for in a task, which goes on and keeps what it finds when the
+    /// look-up waits no longer.
+    async fn family(&self, key: Key, judge: &AliasJudge) -> Outcome {
+        if let Some(answer) = self.cached(&key) {
+            return Ok(answer);
+        }
+        let (resolver, judge) = (self.clone(), judge.clone());
+        let asked = tokio::spawn(async move { resolver.resolve(&judge, key).await });
+        // It fails where the runtime shuts down.
+        asked.await.unwrap_or(Err(LookupError::Timeout))
     }
 
     /// An answer that needs nobody to be asked.
@@ -111,21 +124,14 @@ impl Resolver {
     }
 
     /// Records of one type of a name that a permit lets through.
-    pub(crate) async fn resolve(
-        &self,
-        gate: &Gate,
-        permit: &Permit,
-        name: &Hostname,
-        qtype: QType,
-    ) -> Result<Arc<Answer>, LookupError> {
-        let key = Key::new(permit, name.clone(), qtype);
+    pub(crate) async fn resolve(&self, judge: &AliasJudge, key: Key) -> Outcome {
         loop {
             if let Some(answer) = self.cached(&key) {
                 return Ok(answer);
             }
             match self.0.flights.join(&key) {
                 Role::Lead(lead) => {
-                    let found = self.follow(gate, permit, name, qtype).await;
+                    let found = self.follow(judge, &key.name, key.qtype).await;
                     if let Ok(Found::Whole(answer)) = &found {
                         self.0.cache.insert(key, answer);
                     }
@@ -143,19 +149,13 @@ impl Resolver {
     }
 
     /// Asks for a name and for the aliases that an answer leaves open.
-    async fn follow(
-        &self,
-        gate: &Gate,
-        permit: &Permit,
-        name: &Hostname,
-        qtype: QType,
-    ) -> Result<Found, LookupError> {
+    async fn follow(&self, judge: &AliasJudge, name: &Hostname, qtype: QType) -> Result<Found, LookupError> {
         let _under_way = self.0.in_flight.try_acquire().map_err(|_| LookupError::Overloaded)?;
         let _counted = Counted::new(&self.0.metrics);
         let mut answer = self.0.zones.for_name(name).ask(name, qtype).await?;
         // Each round adds an alias or is the last, and `extend` ends a chain that grows too long.
         while let Some(alias) = answer.dangling().cloned() {
-            if answer.chain.iter().any(|alias| gate.judge_alias(permit, alias).is_err()) {
+            if !answer.chain.iter().all(|alias| judge.allows(alias)) {
                 return Ok(Found::Stopped(Arc::new(answer)));
             }
             let further = self.0.zones.for_name(&alias).ask(&alias, qtype).await?;
@@ -237,3 +237,6 @@ fn merge(v6: Option<Outcome>, v4: Option<Outcome>) -> Result<Addresses, LookupEr
         Some(_) | None => Ok(found),
     }
 }
+
+#[cfg(test)]
+mod tests;

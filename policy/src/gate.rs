@@ -8,6 +8,8 @@
 //! [`Permit`], [`VettedAddrs`], [`Live`] and [`Denial`] have no public constructor: "forgot to check", "resolved again"
 //! and "refused without a record" do not compile.
 
+mod alias;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+pub use self::alias::AliasJudge;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
 use crate::decide::{Silent, View};
 use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled, VettedAddrs};
@@ -189,16 +192,6 @@ impl Gate {
         };
         let denial = Denial::new(attempt, sandbox, Finding::bare(reason), held.generation);
         self.deny(denial.with_rcode(rcode), now)
-    }
-
-    /// Judges the next name of a chain of aliases before it is asked for, so that a denied name is never resolved.
-    ///
-    /// # Errors
-    /// The reason for which [`Gate::vet`] will refuse the chain.
-    pub fn judge_alias(&self, permit: &Permit, alias: &Hostname) -> Result<(), Reason> {
-        let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
-        view.judge_alias(&permit.sandbox, alias, &permit.attempt.ask)
     }
 
     /// Judges what a name resolved to, or the known addresses of a permit (step 8).

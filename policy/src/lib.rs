@@ -39,7 +39,7 @@ pub use decision::{
 };
 pub use destination::{BadDestination, Destination, Host, Port};
 pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
-pub use gate::{Gate, Generation, Resolved, Shown};
+pub use gate::{AliasJudge, Gate, Generation, Resolved, Shown};
 pub use hostname::{BadHost, Hostname};
 pub use policy::{Mode, Policy, Sandbox};
 pub use reason::Reason;
