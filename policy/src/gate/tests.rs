@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::attempt::QType;
+use crate::decision::FirstBytes;
 use crate::destination::Destination;
 use crate::path::PathPattern;
 use crate::pattern::{Entry, PortSet};
@@ -204,7 +205,7 @@ fn a_narrowed_host_is_not_opened_by_a_wider_plain_entry() {
     assert_eq!(bench.answer(request("DELETE", "web.example.com:80", "/")), "method_not_allowed");
     assert_eq!(bench.answer(request("DELETE", "other.example.com:80", "/")), "allow");
     let permit = bench.permit(stream("web.example.com:80"));
-    assert_eq!(permit.first_bytes(), crate::decision::FirstBytes::Http);
+    assert_eq!(permit.first_bytes(), FirstBytes::Http);
 }
 
 #[test]
@@ -499,6 +500,107 @@ fn hints_say_what_to_add_where() {
     let bench = Bench::with(Arc::new(Policy::compile(alone).expect("no conflict")));
     let Decision::Deny(denial) = bench.check(stream("web.example.com:80")) else { panic!("allowed") };
     assert_eq!(denial.value.remedy(), None);
+}
+
+#[test]
+fn a_permit_says_what_its_first_bytes_must_be() {
+    let raw = Terms { raw: true, ..Terms::default() };
+    let no_ech = Terms { ech: crate::rule::Ech::Deny, ..Terms::default() };
+    let get = Terms { methods: Some(vec!["GET".into()]), ..Terms::default() };
+    let under =
+        Terms { paths: Some(vec![PathPattern::parse("/v1/**").expect("a pattern")]), ..Terms::default() };
+    let bench = Bench::new(vec![
+        allow("api.example.com:80,443,8443"),
+        allow("8.8.8.8:80,443"),
+        entry("raw.example.com:80,443", Action::Allow, Some(raw)),
+        entry("plain.example.com:443", Action::Allow, Some(no_ech)),
+        entry("get.example.com:8080", Action::Allow, Some(get)),
+        entry("under.example.com:8080", Action::Allow, Some(under)),
+    ]);
+    let told = |to: &str| {
+        let permit = bench.permit(stream(to));
+        let limits = (permit.refuses_ech(), permit.limits_methods(), permit.limits_paths());
+        (permit.first_bytes(), limits)
+    };
+    let nothing = (false, false, false);
+    assert_eq!(told("api.example.com:443"), (FirstBytes::Tls, nothing));
+    assert_eq!(told("api.example.com:80"), (FirstBytes::Http, nothing));
+    assert_eq!(told("api.example.com:8443"), (FirstBytes::Any, nothing));
+    assert_eq!(told("8.8.8.8:443"), (FirstBytes::Any, nothing));
+    assert_eq!(told("8.8.8.8:80"), (FirstBytes::Http, nothing));
+    assert_eq!(told("raw.example.com:443"), (FirstBytes::Raw, nothing));
+    assert_eq!(told("raw.example.com:80"), (FirstBytes::Raw, nothing));
+    assert_eq!(told("plain.example.com:443"), (FirstBytes::Tls, (true, false, false)));
+    assert_eq!(told("get.example.com:8080"), (FirstBytes::Http, (false, true, false)));
+    assert_eq!(told("under.example.com:8080"), (FirstBytes::Http, (false, false, true)));
+}
+
+#[test]
+fn a_permit_tells_whose_it_is_and_under_what() {
+    let bench = Bench::new(vec![allow("api.example.com"), allow("8.8.8.8:443")]);
+    let permit = bench.permit(stream("api.example.com:443"));
+    assert_eq!(permit.rule().map(ToString::to_string).as_deref(), Some("base.allow[0]"));
+    assert_eq!(permit.destination().map(ToString::to_string).as_deref(), Some("api.example.com:443"));
+    assert_eq!(permit.sandbox().id.as_str(), "s1");
+    assert_eq!(permit.attempt().peer.address.map(|client| client.port()), Some(40000));
+    assert_eq!((permit.generation().get(), permit.known_addresses()), (1, None));
+    let literal = bench.permit(stream("8.8.8.8:443"));
+    assert_eq!(literal.known_addresses(), Some(vec!["8.8.8.8".parse().expect("an address")]));
+    let dns = bench.permit(lookup("api.example.com", QType::A));
+    assert_eq!(
+        (dns.destination(), dns.host().map(|host| host.to_string()).as_deref()),
+        (None, Some("api.example.com"))
+    );
+}
+
+#[test]
+fn what_is_explained_is_what_is_served() {
+    let bench = Bench::new(vec![allow("api.example.com"), deny("bad.example.com")]);
+    let (policy, local) = (bench.gate.policy(), bench.gate.local_addresses());
+    let view = View { policy: &policy, local: &local, now: NOW };
+    let sandbox = SandboxId::parse("s1").expect("a name");
+    for (to, first_step) in [
+        ("api.example.com:443", "who: sandbox s1"),
+        ("bad.example.com:443", "who: sandbox s1"),
+        ("api.example.com:22", "who: sandbox s1"),
+        ("169.254.169.254:80", "who: sandbox s1"),
+    ] {
+        let told = view.explain(&sandbox, &stream(to));
+        assert_eq!(told.reason.map_or("allow", Reason::code), bench.answer(stream(to)), "{to}");
+        assert_eq!(told.steps.first().map(String::as_str), Some(first_step));
+        assert!(told.steps.len() > 1, "{to}: {:?}", told.steps);
+    }
+    let mut told = view.explain(&sandbox, &stream("api.example.com:443"));
+    let addresses = ["10.0.0.1".parse().expect("an address")];
+    let resolved = Resolved { chain: &[], addresses: &addresses };
+    view.explain_resolved(&mut told, &sandbox, &stream("api.example.com:443"), resolved);
+    assert_eq!(told.reason, Some(Reason::AddressNotPublic));
+    let stranger = view.explain(&SandboxId::parse("other").expect("a name"), &stream("api.example.com:443"));
+    assert_eq!(stranger.reason, Some(Reason::UnknownSandbox));
+}
+
+#[test]
+fn a_denied_name_above_a_listed_one_exists() {
+    let bench = Bench::new(vec![allow("a.metadata.google.internal.example"), allow("x.localhost.example")]);
+    let exists = |name: &str| match bench.check(lookup(name, QType::A)) {
+        Decision::Deny(denial) => (denial.value.name_exists(), denial.value.rcode()),
+        Decision::Allow(_) => panic!("{name} is allowed"),
+    };
+    assert_eq!(exists("metadata.google.internal.example"), (true, Some(0)));
+    assert_eq!(exists("localhost.example"), (true, Some(0)));
+    assert_eq!(exists("metadata.google.internal"), (false, Some(3)));
+    assert_eq!(exists("other.example"), (false, Some(3)));
+}
+
+#[test]
+fn public_words_are_what_the_docs_say() {
+    let words: Vec<_> = Inbound::ALL.iter().map(|inbound| inbound.as_str()).collect();
+    assert_eq!(words, ["connect", "http", "socks5", "tcp", "tls", "dns"]);
+    assert_eq!(
+        (QType::HTTPS.to_string(), QType(999).to_string()),
+        ("HTTPS".to_owned(), "TYPE999".to_owned())
+    );
+    assert_eq!((Answer::Allow.as_str(), Answer::Deny.as_str()), ("allow", "deny"));
 }
 
 /// Entries over a small alphabet, so that rules and attempts meet often.
