@@ -379,6 +379,56 @@ async fn a_stream_of_events_ends_for_both_when_either_goes() {
     }
 }
 
+/// A hundred streams at once, of which every other client leaves half-way. A proxy of this field crashed on fewer.
+#[tokio::test]
+async fn many_streams_of_events_do_not_disturb_each_other() {
+    const STREAMS: usize = 100;
+    let scene = Arc::new(scene().await);
+    let event = |stream: &str, at: usize| format!("{:x}\r\n{stream} {at}\n\r\n", stream.len() + 4);
+    let serve = |mut origin: TcpStream| async move {
+        let asked = head(&mut origin).await;
+        let stream = asked.split(' ').nth(1).unwrap().to_owned();
+        send(&mut origin, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+        for at in 10..20 {
+            send(&mut origin, &event(&stream, at)).await;
+            tokio::task::yield_now().await;
+        }
+        if stream.starts_with("/leaves") {
+            return matches!(rest(&mut origin).await.as_str(), "" | "<reset>");
+        }
+        send(&mut origin, "0\r\n\r\n").await;
+        true
+    };
+    let ask = |scene: Arc<Scene>, stream: String| async move {
+        let mut client = scene.sends(&get(&stream)).await;
+        gets(&mut client, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+        for at in 10..20 {
+            gets(&mut client, &event(&stream, at)).await;
+        }
+        if stream.starts_with("/stays") {
+            gets(&mut client, "0\r\n\r\n").await;
+        }
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..STREAMS {
+        let kind = if number % 2 == 0 { "stays" } else { "leaves" };
+        tasks.spawn(ask(Arc::clone(&scene), format!("/{kind}/{number:03}")));
+    }
+    let mut origins = tokio::task::JoinSet::new();
+    for _ in 0..STREAMS {
+        origins.spawn(serve(scene.accept().await));
+    }
+    tasks.join_all().await;
+    assert!(origins.join_all().await.iter().all(|told| *told), "each origin learns that its client has left");
+    let ended = async {
+        while scene.gateway.streams().count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, ended).await.expect("every stream ends");
+    assert_eq!(scene.recorder.0.lock().unwrap().len(), 2 * STREAMS, "a decision and an end for each");
+}
+
 #[tokio::test]
 async fn a_reload_ends_a_response_that_is_no_longer_allowed() {
     let scene = scene().await;

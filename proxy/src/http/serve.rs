@@ -59,9 +59,10 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
     let (stream, rest) = client.into_parts();
     let connection = Connection { stream, peer, client: guard };
     match last {
-        Ok(head) => connect(connection, rest, head).await,
+        // Boxed, since a client that rests between requests would hold the room for it.
+        Ok(head) => Box::pin(connect(connection, rest, head)).await,
         Err(unreadable) => {
-            refuse(connection, unreadable).await;
+            Box::pin(refuse(connection, unreadable)).await;
             None
         }
     }
