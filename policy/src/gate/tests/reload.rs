@@ -244,7 +244,7 @@ fn a_permit_is_renewed_with_the_terms_of_the_new_policy() {
     let resolved = Resolved { chain: &[], addresses: &["8.8.8.8".parse().expect("an address")] };
     let vetted = bench.gate.vet(permit, resolved, NOW).expect("allowed");
     assert_eq!(vetted.permit().generation().get(), 2);
-    assert_eq!(vetted.permit().first_bytes(), crate::FirstBytes::Raw);
+    assert_eq!(vetted.permit().first_bytes(), FirstBytes::Raw);
     assert!(vetted.permit().refuses_ech());
 }
 
