@@ -16,8 +16,6 @@ pub enum Phase {
     Ready,
     /// It takes nothing new and waits for what is open.
     Draining,
-    /// The audit is required and cannot be written: everything is denied.
-    AuditLost,
 }
 
 /// How the last reload went.
@@ -54,9 +52,6 @@ impl fmt::Display for Report {
             Phase::Starting => "not ready: starting\n",
             Phase::Ready => "ready\n",
             Phase::Draining => "not ready: draining\n",
-            Phase::AuditLost => {
-                "not ready: the audit log is required and cannot be written, everything is denied\n"
-            }
         })?;
         writeln!(f, "tidegate {}, policy generation {}", self.version, self.policy_generation)?;
         let Some(reload) = &self.reload else { return Ok(()) };

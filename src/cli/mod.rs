@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod connect;
 mod domains;
+mod explain;
 mod healthcheck;
 mod history;
 mod log;
@@ -30,6 +31,7 @@ enum Verb {
     Check(check::Check),
     Log(log::Log),
     Domains(domains::Domains),
+    Explain(explain::Explain),
     Connect(connect::Connect),
     Status(status::Status),
     Healthcheck(healthcheck::Healthcheck),
@@ -73,6 +75,7 @@ pub fn run() -> ExitCode {
         Verb::Check(verb) => verb.run(),
         Verb::Log(verb) => verb.run(),
         Verb::Domains(verb) => verb.run(),
+        Verb::Explain(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Healthcheck(verb) => verb.run(),

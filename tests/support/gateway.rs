@@ -221,6 +221,11 @@ pub fn run_tidegate<S: AsRef<OsStr>>(lab: &Lab, args: impl IntoIterator<Item = S
     lab.gateway().spawn(&mut command).unwrap().wait_with_output().unwrap()
 }
 
+/// Runs a verb of the program outside any lab, to its end.
+pub fn run_here<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    tidegate(args).stdin(Stdio::null()).output().unwrap()
+}
+
 fn tidegate<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the tests start the program that they test")]
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));

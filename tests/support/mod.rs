@@ -43,7 +43,7 @@ use std::{
 
 pub use client::{Client, Response, SocksReply};
 pub use dns::{ask, ask_wire, extended_error, question};
-pub use gateway::{Gateway, GatewayConfig, NotStarted, run_tidegate};
+pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate};
 pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder};
 pub use tls::{ClientCertificate, TestAuthority, TlsClient};
 
