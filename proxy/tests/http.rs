@@ -470,6 +470,20 @@ async fn a_web_socket_is_a_tunnel_after_its_101_and_not_before() {
 }
 
 #[tokio::test]
+async fn a_narrowed_host_changes_to_web_sockets_alone() {
+    for (protocol, passed) in
+        [("websocket", "Connection: Upgrade\r\nUpgrade: websocket\r\n"), ("other/1", "")]
+    {
+        let scene = scene().await;
+        let ask = "GET http://narrow.example.test/public/ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n";
+        let mut client = scene.sends(&format!("{ask}Upgrade: {protocol}\r\n\r\n")).await;
+        let sent = format!("GET /public/ws HTTP/1.1\r\nHost: narrow.example.test\r\n{passed}\r\n");
+        let _origin = scene.answers(&sent, OK).await;
+        gets(&mut client, OK).await;
+    }
+}
+
+#[tokio::test]
 async fn h2c_is_not_asked_for() {
     let scene = scene().await;
     let ask = "GET http://web.example.test/ HTTP/1.1\r\nHost: web.example.test\r\n\

@@ -79,7 +79,7 @@ impl Request<'_> {
                     return refuse(client, self.head, &refused, false, self.gateway.timeouts.head).await;
                 }
             };
-            let asked = asked(self.head);
+            let asked = asked(self.head, route.session.permit());
             route.session.meter().add_up(self.head.raw().len());
             if write_head(
                 self.head,
@@ -191,21 +191,25 @@ pub(super) fn is_sane(head: &RequestHead, client: &Leg) -> bool {
 }
 
 /// What a request is, as far as its response depends on it.
-pub(super) fn asked(head: &RequestHead) -> Asked {
+pub(super) fn asked(head: &RequestHead, permit: &Permit) -> Asked {
     Asked {
         head: head.method() == "HEAD",
         version: head.version(),
-        upgrade: offered(head),
+        upgrade: offered(head, permit),
         keep_alive: head.keep_alive,
         tied: false,
     }
 }
 
 /// The protocols that a client asks to change to, if the wish is passed on. HTTP/2 is not: its requests would pass
-/// unseen (RFC 9113 §3.1 has retired that change).
-fn offered(head: &RequestHead) -> Option<Vec<u8>> {
-    if head.upgrade == Upgrade::None || head.version() == Version::Http10 {
-        return None;
+/// unseen (RFC 9113 §3.1 has retired that change). Nor is any but WebSocket where requests are held to methods or paths.
+fn offered(head: &RequestHead, permit: &Permit) -> Option<Vec<u8>> {
+    let narrow = permit.limits_methods() || permit.limits_paths();
+    match head.upgrade {
+        _ if head.version() == Version::Http10 => return None,
+        Upgrade::None => return None,
+        Upgrade::Other if narrow => return None,
+        Upgrade::WebSocket | Upgrade::Other => {}
     }
     let lines = head.fields().filter(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
     let all = lines.map(|(_, value)| value).collect::<Vec<_>>().join(&b',');
@@ -234,7 +238,7 @@ pub(super) fn write_head(
     let terms = RequestTerms {
         authority: &authority,
         body: Extent::from(head.body),
-        upgrade: offered(head).is_some(),
+        upgrade: offered(head, permit).is_some(),
         limits_methods: permit.limits_methods(),
         limits_paths: permit.limits_paths(),
     };

@@ -153,7 +153,7 @@ impl Inside<'_> {
         mut upstream: Leg,
     ) -> Option<(Leg, Leg)> {
         let idle = self.gateway.timeouts.idle;
-        let mut asked = asked(request.head);
+        let mut asked = asked(request.head, session.permit());
         asked.tied = true;
         write_head(request.head, &request.shown, request.target, &session, upstream.outbox()).ok()?;
         let counted = std::mem::take(&mut self.counted).min(request.head.raw().len());

@@ -11,6 +11,11 @@ use tokio::time::timeout;
 
 use super::body::{BadBody, Transfer};
 use crate::stream::{BUFFER, Stream, with_buffer};
+use crate::tunnel::pipe::{self, Filled, Pipe};
+
+/// So many reads of this size in a row are the bulk of a body.
+const STREAK: u8 = 4;
+const LARGE: usize = 16 * 1024;
 
 /// A side that rests keeps no more memory than this for each direction.
 const KEPT: usize = 4 * 1024;
@@ -30,6 +35,9 @@ pub(crate) struct Leg {
     used: usize,
     unsent: Vec<u8>,
     sent: usize,
+    /// What is to be sent behind that, in the bulk of a large body.
+    pipe: Option<Pipe>,
+    large_reads: u8,
 }
 
 /// Which side of a transfer failed, and how.
@@ -46,7 +54,7 @@ pub(crate) enum PumpError {
 impl Leg {
     /// A side on which `unread` has come already.
     pub(crate) fn new(stream: Stream, unread: Vec<u8>) -> Self {
-        Self { stream, unread, used: 0, unsent: Vec::new(), sent: 0 }
+        Self { stream, unread, used: 0, unsent: Vec::new(), sent: 0, pipe: None, large_reads: 0 }
     }
 
     /// What was read and not used.
@@ -102,6 +110,21 @@ impl Leg {
         }
         self.sent = 0;
         rest(&mut self.unsent);
+        while let Some(mut pipe) = self.pipe.take() {
+            if pipe.is_empty() {
+                pipe.give_back();
+                break;
+            }
+            let ready = self.stream.poll_write_ready(cx);
+            let drained =
+                if matches!(ready, Poll::Ready(Ok(()))) { pipe.drain(&self.stream) } else { Ok(()) };
+            self.pipe = Some(pipe);
+            ready!(ready)?;
+            match drained {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                Ok(()) | Err(_) => {}
+            }
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -183,7 +206,43 @@ impl Leg {
                 return Poll::Ready(Ok(()));
             }
             if self.unread().is_empty() {
-                ready!(self.poll_pass(cx, sink, body, &count))?;
+                let spliced = self.large_reads >= STREAK && ready!(self.poll_splice(cx, sink, body, &count))?;
+                if !spliced {
+                    ready!(self.poll_pass(cx, sink, body, &count))?;
+                }
+            }
+        }
+    }
+
+    /// Moves the bulk of a body that needs no look from socket to socket, as a tunnel does: half the CPU of copying it.
+    /// `false` where there is nothing to be had this way; a read will tell why.
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut Self,
+        body: &mut Transfer,
+        count: impl Fn(usize),
+    ) -> Poll<Result<bool, PumpError>> {
+        // A pipe takes up to its size, which must not reach into the next message.
+        if body.plain(pipe::SIZE) < pipe::SIZE {
+            return Poll::Ready(Ok(false));
+        }
+        ready!(self.stream.poll_read_ready(cx)).map_err(|_| PumpError::Source)?;
+        let Some(mut pipe) = Pipe::borrow() else { return Poll::Ready(Ok(false)) };
+        match pipe.fill(&self.stream).map_err(|_| PumpError::Source)? {
+            Filled::Bytes(bytes) => {
+                count(bytes);
+                body.passed(bytes);
+                if bytes < LARGE {
+                    self.large_reads = 0;
+                }
+                sink.pipe = Some(pipe);
+                Poll::Ready(Ok(true))
+            }
+            Filled::Nothing | Filled::Unsupported => {
+                pipe.give_back();
+                self.large_reads = 0;
+                Poll::Ready(Ok(false))
             }
         }
     }
@@ -203,6 +262,7 @@ impl Leg {
                 return Poll::Ready(body.closed(&mut sink.unsent).map_err(PumpError::from));
             }
             let before = got.len();
+            self.large_reads = if before < LARGE { 0 } else { self.large_reads.saturating_add(1) };
             let (plain, looked_at) = got.split_at_checked(body.plain(got.len())).unwrap_or_default();
             got = looked_at;
             if !plain.is_empty() {

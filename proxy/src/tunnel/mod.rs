@@ -25,10 +25,10 @@ use crate::stream::Stream;
 mod flow;
 mod meter;
 #[cfg(target_os = "linux")]
-mod pipe;
+pub(crate) mod pipe;
 #[cfg(not(target_os = "linux"))]
 #[path = "pipe_none.rs"]
-mod pipe;
+pub(crate) mod pipe;
 #[cfg(test)]
 mod tests;
 

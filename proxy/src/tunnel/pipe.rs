@@ -18,7 +18,7 @@ use crate::stream::Stream;
 
 /// The kernel's default of 64 KiB makes twice the system calls; above 256 KiB nothing is gained (measured on
 /// loopback).
-const SIZE: usize = 256 * 1024;
+pub(crate) const SIZE: usize = 256 * 1024;
 
 /// `fs.pipe-user-pages-soft` is 16,384 pages by default: 256 pipes of this size. Above it the kernel hands
 /// out pipes of two pages (pipe(7)), which are slower than copying.
@@ -35,7 +35,7 @@ thread_local! {
 
 /// One pipe and how many bytes are in it.
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     filled: usize,
@@ -43,7 +43,7 @@ pub(super) struct Pipe {
 
 /// What came of taking bytes out of a socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Filled {
+pub(crate) enum Filled {
     /// So many bytes are in the pipe now.
     Bytes(usize),
     /// Nothing can be taken this way now; reading will tell why.
@@ -55,7 +55,7 @@ pub(super) enum Filled {
 impl Pipe {
     /// Takes a spare pipe or makes one; `None` where there are too many or the process has no descriptors
     /// left.
-    pub(super) fn borrow() -> Option<Self> {
+    pub(crate) fn borrow() -> Option<Self> {
         SPARE.with_borrow_mut(Vec::pop).or_else(Self::make)
     }
 
@@ -74,7 +74,7 @@ impl Pipe {
     }
 
     /// Gives an empty pipe back to the thread. One that still holds bytes is closed.
-    pub(super) fn give_back(self) {
+    pub(crate) fn give_back(self) {
         if self.filled > 0 {
             return;
         }
@@ -91,7 +91,7 @@ impl Pipe {
         SPARE.with_borrow(Vec::len)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
@@ -100,7 +100,7 @@ impl Pipe {
     /// The readiness of the socket is left alone, since neither would-block nor zero has one meaning here: in
     /// front of an urgent byte splice says would-block, and zero, as at the end, once the sender has finished
     /// behind it (seen on Linux 6.18). The caller asks by a read, which has one.
-    pub(super) fn fill(&mut self, from: &Stream) -> io::Result<Filled> {
+    pub(crate) fn fill(&mut self, from: &Stream) -> io::Result<Filled> {
         match splice(from, None, &self.write, None, SIZE, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(Filled::Nothing),
             Ok(bytes) => {
@@ -127,7 +127,7 @@ impl Pipe {
     }
 
     /// Moves what is in the pipe into the socket, as much as it takes.
-    pub(super) fn drain(&mut self, to: &Stream) -> io::Result<()> {
+    pub(crate) fn drain(&mut self, to: &Stream) -> io::Result<()> {
         let moved = to.try_io(Interest::WRITABLE, |to| {
             splice(&self.read, None, to, None, self.filled, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)
                 .map_err(io::Error::from)

@@ -4,25 +4,28 @@ use std::io;
 
 use crate::stream::Stream;
 
+/// What a pipe would hold.
+pub(crate) const SIZE: usize = 256 * 1024;
+
 /// A pipe that cannot be had.
 #[derive(Debug)]
-pub(super) enum Pipe {}
+pub(crate) enum Pipe {}
 
 /// What would come of taking bytes out of a socket.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the flow matches on what the Linux pipe says")]
-pub(super) enum Filled {
+pub(crate) enum Filled {
     Bytes(usize),
     Nothing,
     Unsupported,
 }
 
 impl Pipe {
-    pub(super) fn borrow() -> Option<Self> {
+    pub(crate) fn borrow() -> Option<Self> {
         None
     }
 
-    pub(super) fn give_back(self) {
+    pub(crate) fn give_back(self) {
         match self {}
     }
 
@@ -30,15 +33,15 @@ impl Pipe {
         match self {}
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match *self {}
     }
 
-    pub(super) fn fill(&mut self, _: &Stream) -> io::Result<Filled> {
+    pub(crate) fn fill(&mut self, _: &Stream) -> io::Result<Filled> {
         match *self {}
     }
 
-    pub(super) fn drain(&mut self, _: &Stream) -> io::Result<()> {
+    pub(crate) fn drain(&mut self, _: &Stream) -> io::Result<()> {
         match *self {}
     }
 }

@@ -10,6 +10,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 const HEAD: &[u8] = b"POST /u HTTP/1.1\r\nHost: web.example\r\n\r\n";
 
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+
 /// The far ends of a running exchange, and what comes of it.
 struct Running {
     client: TcpStream,
@@ -254,18 +256,45 @@ async fn an_origin_that_never_answers_is_given_up_after_the_idle_limit() {
     assert_eq!(ends(running.ended).await.0, Ended::Unanswered(Fault::Slow));
 }
 
+/// 3 MB that show a shift, a loss and a swap: enough for the bulk phase, which moves pipefuls.
+fn large() -> Vec<u8> {
+    (0..3_000_000_u32).map(|at| (at ^ (at >> 9) ^ (at >> 17)) as u8).collect()
+}
+
 #[tokio::test]
-async fn a_large_body_passes_whole() {
-    let body: Vec<u8> = (0..3_000_000_u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+async fn a_large_response_passes_whole_and_what_is_behind_it_does_not() {
     let mut running = get().await;
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-    let whole = [head.as_bytes(), &body].concat();
-    let sent = whole.clone();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", large().len());
+    let whole = [head.as_bytes(), &large()].concat();
+    let sent = [&whole, OK.as_bytes()].concat();
     let writer = tokio::spawn(async move {
         running.upstream.write_all(&sent).await.unwrap();
         running.upstream
     });
     assert!(read(&mut running.client, whole.len()).await == whole);
     writer.await.unwrap();
-    assert_eq!(ends(running.ended).await.0, Ended::Whole { keep_client: true, keep_upstream: true });
+    let (ended, _) = ends(running.ended).await;
+    assert!(matches!(ended, Ended::Whole { keep_client: true, .. }), "{ended:?}");
+    let mut more = Vec::new();
+    running.client.read_to_end(&mut more).await.unwrap();
+    assert_eq!(more, b"");
+}
+
+#[tokio::test]
+async fn a_large_upload_passes_whole_and_the_next_request_waits() {
+    let length = large().len();
+    let mut running = start(asked(), Extent::Length(length as u64), b"", HOUR).await;
+    let next = b"GET http://b.test/ HTTP/1.1\r\n\r\n";
+    let sent = [&large(), &next[..]].concat();
+    let writer = tokio::spawn(async move {
+        running.client.write_all(&sent).await.unwrap();
+        running.client
+    });
+    assert!(read(&mut running.upstream, length).await == large());
+    let mut client = writer.await.unwrap();
+    running.upstream.write_all(OK.as_bytes()).await.unwrap();
+    assert_eq!(read(&mut client, OK.len()).await, OK.as_bytes());
+    let (ended, ahead) = ends(running.ended).await;
+    assert_eq!(ended, Ended::Whole { keep_client: true, keep_upstream: true });
+    assert!(next.starts_with(&ahead[..]));
 }
