@@ -88,13 +88,20 @@ impl View<'_> {
             return Err(Finding::bare(reason));
         }
         trace.step(|| format!("floor: {host} passes"));
-        if let Some(rule) = self.deny_rule(sandbox, host, destination.port) {
+        let mut denying: Option<Candidate<'_>> = None;
+        let mut search = Search::new(self.now, destination.port, request);
+        self.rules(sandbox, host, |candidate| match candidate.rule.action {
+            Action::Allow => search.consider(candidate),
+            Action::Deny if denying.is_none() && self.is_denied_by(candidate, destination.port) => {
+                denying = Some(candidate);
+            }
+            Action::Deny => {}
+        });
+        if let Some(rule) = denying.map(Candidate::to_ref) {
             trace.step(|| format!("deny: {rule:?} matches"));
             return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
         }
         trace.step(|| "deny: no deny rule matches".to_owned());
-        let mut search = Search::new(self.now, destination.port, request);
-        self.allow_rules(sandbox, host, |candidate| search.consider(candidate));
         match search.best() {
             Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
             None => self.nothing_matched(sandbox, host, search.miss(host), trace),
@@ -169,52 +176,39 @@ impl View<'_> {
         self.policy.addresses.classify(address, self.local) == AddressClass::Public
     }
 
-    /// Step 4: the first deny rule of the sandbox for a host and port.
+    /// Step 4: a deny rule of the sandbox for a host and port.
     pub fn deny_rule(&self, sandbox: &Sandbox, host: &Host, port: Port) -> Option<RuleRef> {
         let mut found: Option<Candidate<'_>> = None;
-        self.deny_rules(sandbox, host, |candidate| {
-            if found.is_none() && candidate.rule.ports.contains(port) {
+        self.rules(sandbox, host, |candidate| {
+            if found.is_none() && self.is_denied_by(candidate, port) {
                 found = Some(candidate);
             }
         });
         found.map(Candidate::to_ref)
     }
 
-    /// Visits every deny rule that covers the host and still holds.
-    fn deny_rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, mut visit: impl FnMut(Candidate<'a>)) {
-        self.rules(Action::Deny, sandbox, host, |candidate| {
-            if candidate.rule.holds_at(self.now) {
-                visit(candidate);
-            }
-        });
+    fn is_denied_by(&self, candidate: Candidate<'_>, port: Port) -> bool {
+        candidate.rule.action == Action::Deny
+            && candidate.rule.holds_at(self.now)
+            && candidate.rule.ports.contains(port)
     }
 
-    fn allow_rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, visit: impl FnMut(Candidate<'a>)) {
-        self.rules(Action::Allow, sandbox, host, visit);
-    }
-
-    /// Visits every rule of `action` that covers the host, whether it still holds or has ended.
-    fn rules<'a>(
-        &self,
-        action: Action,
-        sandbox: &'a Sandbox,
-        host: &Host,
-        mut visit: impl FnMut(Candidate<'a>),
-    ) {
+    /// Visits every rule that covers the host, whatever it does and whether it still holds or has ended.
+    fn rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, mut visit: impl FnMut(Candidate<'a>)) {
         for (set, place) in sandbox.sets.iter().zip(0..) {
-            let mut each = |index: u32, rule: &'a Rule| {
-                visit(Candidate { set, place, index, rule });
-            };
+            let mut each = |index: u32, rule: &'a Rule| visit(Candidate { set, place, index, rule });
             match host {
-                Host::Name(name) => set.for_name(action, name, each),
+                Host::Name(name) => set.for_name(name, each),
                 Host::Address(address) => {
-                    set.for_address(action, canonical(*address), &mut each);
+                    set.for_address(canonical(*address), &mut each);
                     // A rule that denies an IPv4 address denies every IPv6 spelling that reaches it; allow rules
                     // are held to the spelling that they list.
-                    if action == Action::Deny {
-                        for inner in self.policy.addresses.embedded_v4(*address) {
-                            set.for_address(action, IpAddr::V4(inner), &mut each);
-                        }
+                    for inner in self.policy.addresses.embedded_v4(*address) {
+                        set.for_address(IpAddr::V4(inner), |index, rule| {
+                            if rule.action == Action::Deny {
+                                each(index, rule);
+                            }
+                        });
                     }
                 }
             }
@@ -230,9 +224,8 @@ fn is_special(host: &Host) -> bool {
 fn is_broad(pattern: &HostPattern) -> bool {
     match pattern {
         HostPattern::Any => true,
-        HostPattern::Below(suffix)
-        | HostPattern::ApexAndBelow(suffix)
-        | HostPattern::InnerStar { after: suffix, .. } => suffix.is_single_label(),
+        HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => suffix.is_single_label(),
+        HostPattern::InnerStar(star) => star.after.is_single_label(),
         HostPattern::Exact(_) | HostPattern::Net(_) => false,
     }
 }

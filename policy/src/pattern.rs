@@ -24,17 +24,41 @@ pub enum HostPattern {
     Below(Hostname),
     /// `.example.com`: the apex and any depth below.
     ApexAndBelow(Hostname),
-    /// `ec2.*.example.com`: exactly one label at the star.
-    InnerStar {
-        /// The labels in front of the star: `ec2`.
-        before: Box<str>,
-        /// The name behind it: `example.com`.
-        after: Hostname,
-    },
+    /// `ec2.*.example.com`: exactly one label at the star. Rare, so that it need not make every rule larger.
+    InnerStar(Box<InnerStar>),
     /// `*`: every name.
     Any,
     /// A literal address or a range, without host bits; IPv4-mapped ranges do not occur.
     Net(IpNet),
+}
+
+/// A star between labels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InnerStar {
+    /// The labels in front of the star: `ec2`.
+    pub before: Box<str>,
+    /// The name behind it: `example.com`.
+    pub after: Hostname,
+}
+
+impl InnerStar {
+    /// What stands in front of `after` in a name below it.
+    fn front<'n>(&self, name: &'n Hostname) -> Option<&'n str> {
+        name.as_str().strip_suffix(self.after.as_str())?.strip_suffix('.')
+    }
+
+    fn matches(&self, name: &Hostname) -> bool {
+        let label = self.front(name).and_then(|front| front.strip_prefix(&*self.before)?.strip_prefix('.'));
+        label.is_some_and(|label| !label.is_empty() && !label.contains('.'))
+    }
+
+    /// Whether names that match lie below `name`: for `a.b.*.example.com`, `x.example.com` and `b.x.example.com`.
+    pub(crate) fn lies_below(&self, name: &Hostname) -> bool {
+        self.front(name).is_some_and(|front| match front.rsplit_once('.') {
+            None => true,
+            Some((inner, _)) => self.before.strip_suffix(inner).is_some_and(|rest| rest.ends_with('.')),
+        })
+    }
 }
 
 /// How closely a pattern names a host. Of several rules that allow, the most specific one's attributes hold.
@@ -96,13 +120,7 @@ impl HostPattern {
             HostPattern::ApexAndBelow(domain) => {
                 name.is_below(domain.as_str()) || (name == domain && !name.is_single_label())
             }
-            HostPattern::InnerStar { before, after } => name
-                .as_str()
-                .strip_prefix(&**before)
-                .and_then(|rest| rest.strip_prefix('.'))
-                .and_then(|rest| rest.strip_suffix(after.as_str()))
-                .and_then(|rest| rest.strip_suffix('.'))
-                .is_some_and(|label| !label.is_empty() && !label.contains('.')),
+            HostPattern::InnerStar(star) => star.matches(name),
             HostPattern::Any => !name.is_single_label(),
             HostPattern::Net(_) => false,
         }
@@ -122,11 +140,12 @@ impl HostPattern {
             (HostPattern::Below(wide), HostPattern::ApexAndBelow(narrow)) => narrow.is_below(wide.as_str()),
             (
                 HostPattern::Below(wide) | HostPattern::ApexAndBelow(wide),
-                HostPattern::Below(narrow)
-                | HostPattern::ApexAndBelow(narrow)
-                | HostPattern::InnerStar { after: narrow, .. },
+                HostPattern::Below(narrow) | HostPattern::ApexAndBelow(narrow),
             ) => narrow.is_at_or_below(wide.as_str()),
-            (star @ HostPattern::InnerStar { .. }, other) => star == other,
+            (HostPattern::Below(wide) | HostPattern::ApexAndBelow(wide), HostPattern::InnerStar(narrow)) => {
+                narrow.after.is_at_or_below(wide.as_str())
+            }
+            (star @ HostPattern::InnerStar(_), other) => star == other,
             _ => false,
         }
     }
@@ -136,7 +155,7 @@ impl HostPattern {
         match self {
             HostPattern::Exact(_) => Specificity::Exact,
             HostPattern::Net(net) if net.prefix_len() == net.max_prefix_len() => Specificity::Exact,
-            HostPattern::InnerStar { .. } => Specificity::OneStar,
+            HostPattern::InnerStar(_) => Specificity::OneStar,
             HostPattern::Below(_) | HostPattern::ApexAndBelow(_) | HostPattern::Net(_) => Specificity::Suffix,
             HostPattern::Any => Specificity::Any,
         }
@@ -150,9 +169,7 @@ impl HostPattern {
             HostPattern::Below(domain) | HostPattern::ApexAndBelow(domain) => {
                 is_public_suffix(domain).then_some(Broadness::PublicSuffix)
             }
-            HostPattern::InnerStar { after, .. } => {
-                is_public_suffix(after).then_some(Broadness::PublicSuffix)
-            }
+            HostPattern::InnerStar(star) => is_public_suffix(&star.after).then_some(Broadness::PublicSuffix),
             HostPattern::Net(net) => {
                 let (private, public) = match net {
                     IpNet::V4(_) => (24, 16),
@@ -176,7 +193,7 @@ impl fmt::Display for HostPattern {
             HostPattern::Exact(name) => write!(f, "{name}"),
             HostPattern::Below(domain) => write!(f, "*.{domain}"),
             HostPattern::ApexAndBelow(domain) => write!(f, ".{domain}"),
-            HostPattern::InnerStar { before, after } => write!(f, "{before}.*.{after}"),
+            HostPattern::InnerStar(star) => write!(f, "{}.*.{}", star.before, star.after),
             HostPattern::Any => f.write_str("*"),
             HostPattern::Net(IpNet::V4(net)) if net.prefix_len() == 32 => write!(f, "{}", net.addr()),
             HostPattern::Net(IpNet::V4(net)) => write!(f, "{net}"),
@@ -254,7 +271,7 @@ fn parse_star(text: &str) -> Result<HostPattern, EntryError> {
     let whole = name(&format!("{before}.x.{after}"))?;
     let before = whole.as_str().strip_suffix(after.as_str()).and_then(|rest| rest.strip_suffix(".x."));
     before
-        .map(|before| HostPattern::InnerStar { before: before.into(), after })
+        .map(|before| HostPattern::InnerStar(Box::new(InnerStar { before: before.into(), after })))
         .ok_or_else(EntryError::part_star)
 }
 

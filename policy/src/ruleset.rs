@@ -9,12 +9,15 @@
 //!
 //! A name is looked up once for itself and once for each of its parents; an address once for each prefix length in use.
 
+mod hash;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use self::hash::BuildNameHasher;
 use crate::hostname::Hostname;
 use crate::pattern::HostPattern;
 use crate::rule::{Action, Rule, RuleName};
@@ -26,8 +29,7 @@ pub struct RuleSet {
     name: Arc<str>,
     file: Arc<str>,
     rules: Vec<Rule>,
-    allow: Index,
-    deny: Index,
+    index: Index,
     /// When its rules end, in order.
     ends: Vec<Timestamp>,
 }
@@ -36,16 +38,10 @@ impl RuleSet {
     /// Indexes the rules of one table.
     #[must_use]
     pub fn new(name: Arc<str>, file: Arc<str>, rules: Vec<Rule>) -> Self {
-        let (mut allow, mut deny) = (Index::default(), Index::default());
-        for (rule, index) in rules.iter().zip(0..) {
-            match rule.action {
-                Action::Allow => allow.insert(&rule.host, index),
-                Action::Deny => deny.insert(&rule.host, index),
-            }
-        }
+        let index = Index::new(&rules);
         let mut ends: Vec<_> = rules.iter().filter_map(Rule::until).collect();
         ends.sort_unstable();
-        Self { name, file, rules, allow, deny, ends }
+        Self { name, file, rules, index, ends }
     }
 
     /// The policy's name, or `internal.X`.
@@ -79,179 +75,169 @@ impl RuleSet {
         self.ends.get(later).copied()
     }
 
-    /// Calls `visit` with every rule of `action` whose host pattern covers the name.
-    pub(crate) fn for_name<'a>(
-        &'a self,
-        action: Action,
-        name: &Hostname,
-        mut visit: impl FnMut(u32, &'a Rule),
-    ) {
-        self.index(action).for_name(
-            name,
-            |index| {
-                if let Some(rule) = self.rules.get(index as usize) {
-                    visit(index, rule);
-                }
-            },
-            &self.rules,
-        );
+    /// Calls `visit` with every rule whose host pattern covers the name.
+    pub(crate) fn for_name<'a>(&'a self, name: &Hostname, mut visit: impl FnMut(u32, &'a Rule)) {
+        let index = &self.index;
+        self.visit(index.any, |_| true, &mut visit);
+        if let Some(slot) = index.names.get(name.as_str()) {
+            let at_apex =
+                |host: &HostPattern| matches!(host, HostPattern::Exact(_) | HostPattern::ApexAndBelow(_));
+            self.visit(slot.rules, at_apex, &mut visit);
+        }
+        for parent in name.suffixes().skip(1) {
+            let Some(slot) = index.names.get(parent) else { continue };
+            let below = |host: &HostPattern| match host {
+                HostPattern::Below(_) | HostPattern::ApexAndBelow(_) => true,
+                HostPattern::InnerStar(_) => host.matches_name(name),
+                HostPattern::Exact(_) | HostPattern::Any | HostPattern::Net(_) => false,
+            };
+            self.visit(slot.rules, below, &mut visit);
+        }
     }
 
-    /// Calls `visit` with every rule of `action` whose host pattern covers the address.
-    pub(crate) fn for_address<'a>(
-        &'a self,
-        action: Action,
-        address: IpAddr,
-        mut visit: impl FnMut(u32, &'a Rule),
-    ) {
-        self.index(action).for_address(address, |index| {
-            if let Some(rule) = self.rules.get(index as usize) {
-                visit(index, rule);
+    /// Calls `visit` with every rule whose host pattern covers the address.
+    pub(crate) fn for_address<'a>(&'a self, address: IpAddr, mut visit: impl FnMut(u32, &'a Rule)) {
+        for (len, nets) in &self.index.nets {
+            let Ok(net) = IpNet::new(address, *len) else { continue };
+            if let Some(chain) = nets.get(&net.trunc()) {
+                self.visit(*chain, |_| true, &mut visit);
             }
-        });
+        }
     }
 
     /// Whether a name lies above one that an allow rule lists.
     pub(crate) fn is_above_listed(&self, name: &Hostname) -> bool {
-        self.allow.is_ancestor(name.as_str(), &self.rules)
-    }
-
-    const fn index(&self, action: Action) -> &Index {
-        match action {
-            Action::Allow => &self.allow,
-            Action::Deny => &self.deny,
-        }
-    }
-}
-
-/// The end of a chain.
-const NONE: u32 = u32::MAX;
-
-/// Where the rules of one action are found by host.
-#[derive(Debug, Default)]
-struct Index {
-    names: HashMap<Hostname, Slot>,
-    nets: Vec<(u8, HashMap<IpNet, u32>)>,
-    links: Vec<Link>,
-    any: Vec<u32>,
-}
-
-/// What is anchored at a name.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// The first link of the chain of rules, or [`NONE`].
-    head: u32,
-    /// Whether a listed name lies below.
-    ancestor: bool,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self { head: NONE, ancestor: false }
-    }
-}
-
-/// One rule in a chain.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    rule: u32,
-    next: u32,
-}
-
-impl Index {
-    fn insert(&mut self, pattern: &HostPattern, rule: u32) {
-        let new = u32::try_from(self.links.len()).unwrap_or(NONE);
-        let (anchor, covers_below) = match pattern {
-            HostPattern::Any => return self.any.push(rule),
-            HostPattern::Net(net) => return self.insert_net(*net, rule, new),
-            HostPattern::Exact(name) => (name, false),
-            HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => (name, true),
-            HostPattern::InnerStar { after, .. } => (after, true),
-        };
-        let slot = self.names.entry(anchor.clone()).or_default();
-        self.links.push(Link { rule, next: slot.head });
-        slot.head = new;
-        slot.ancestor |= covers_below;
-        for parent in parents(anchor.as_str()) {
-            match self.names.get_mut(parent) {
-                Some(slot) if slot.ancestor => break,
-                Some(slot) => slot.ancestor = true,
-                None => {
-                    let Ok(parent) = Hostname::parse(parent) else { break };
-                    self.names.insert(parent, Slot { head: NONE, ancestor: true });
-                }
-            }
-        }
-    }
-
-    fn insert_net(&mut self, net: IpNet, rule: u32, new: u32) {
-        let place = match self.nets.binary_search_by_key(&net.prefix_len(), |(len, _)| *len) {
-            Ok(place) => place,
-            Err(place) => {
-                self.nets.insert(place, (net.prefix_len(), HashMap::new()));
-                place
-            }
-        };
-        let Some((_, by_net)) = self.nets.get_mut(place) else { return };
-        let head = by_net.insert(net, new).unwrap_or(NONE);
-        self.links.push(Link { rule, next: head });
-    }
-
-    fn for_name(&self, name: &Hostname, mut visit: impl FnMut(u32), rules: &[Rule]) {
-        self.any.iter().copied().for_each(&mut visit);
-        if let Some(slot) = self.names.get(name.as_str()) {
-            self.chain(slot.head, |rule| {
-                let pattern = rules.get(rule as usize).map(|rule| &rule.host);
-                if matches!(pattern, Some(HostPattern::Exact(_) | HostPattern::ApexAndBelow(_))) {
-                    visit(rule);
-                }
-            });
-        }
-        for parent in parents(name.as_str()) {
-            let Some(slot) = self.names.get(parent) else { continue };
-            self.chain(slot.head, |rule| match rules.get(rule as usize).map(|rule| &rule.host) {
-                Some(HostPattern::Below(_) | HostPattern::ApexAndBelow(_)) => visit(rule),
-                Some(pattern @ HostPattern::InnerStar { .. }) if pattern.matches_name(name) => visit(rule),
-                _ => {}
-            });
-        }
-    }
-
-    fn for_address(&self, address: IpAddr, mut visit: impl FnMut(u32)) {
-        for (len, by_net) in &self.nets {
-            let Ok(net) = IpNet::new(address, *len) else { continue };
-            if let Some(head) = by_net.get(&net.trunc()) {
-                self.chain(*head, &mut visit);
-            }
-        }
-    }
-
-    fn is_ancestor(&self, name: &str, rules: &[Rule]) -> bool {
-        if self.names.get(name).is_some_and(|slot| slot.ancestor) {
+        let slot = |name: &str| self.index.names.get(name);
+        if slot(name.as_str()).is_some_and(|slot| slot.is_above_listed) {
             return true;
         }
         // `ec2.*.example.com` also makes every `X.example.com` an ancestor of a listed name.
-        let above = parents(name).next().and_then(|parent| self.names.get(parent));
-        let mut found = false;
-        if let Some(slot) = above {
-            self.chain(slot.head, |rule| {
-                let pattern = rules.get(rule as usize).map(|rule| &rule.host);
-                found |= matches!(pattern, Some(HostPattern::InnerStar { .. }));
-            });
-        }
-        found
+        name.suffixes().skip(1).filter_map(slot).any(|slot| {
+            let mut found = false;
+            let is_below =
+                |host: &HostPattern| matches!(host, HostPattern::InnerStar(star) if star.lies_below(name));
+            self.visit(slot.rules, is_below, &mut |_, rule| found |= rule.action == Action::Allow);
+            found
+        })
     }
 
-    fn chain(&self, head: u32, mut visit: impl FnMut(u32)) {
-        let mut at = head;
-        while let Some(link) = self.links.get(at as usize) {
-            visit(link.rule);
-            at = link.next;
+    /// Visits the rules of a chain whose host is one of the wanted ones.
+    fn visit<'a>(
+        &'a self,
+        chain: Chain,
+        wanted: impl Fn(&HostPattern) -> bool,
+        visit: &mut impl FnMut(u32, &'a Rule),
+    ) {
+        let mut at = chain.first;
+        while let Some(rule) = self.rules.get(at as usize) {
+            if wanted(&rule.host) {
+                visit(at, rule);
+            }
+            at = if chain.is_one { NONE } else { self.index.next.get(at as usize).copied().unwrap_or(NONE) };
         }
     }
 }
 
-/// The names above a name, nearest first, without the root.
-fn parents(name: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(name), |rest| rest.split_once('.').map(|(_, parent)| parent)).skip(1)
+/// The end of a chain: no rule has this number.
+const NONE: u32 = u32::MAX;
+
+/// Where rules are found by host.
+#[derive(Debug, Default)]
+struct Index {
+    names: HashMap<Hostname, Slot, BuildNameHasher>,
+    nets: Vec<(u8, HashMap<IpNet, Chain>)>,
+    any: Chain,
+    /// For each rule the next one of its chain.
+    next: Vec<u32>,
 }
+
+/// What is anchored at a name.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    rules: Chain,
+    /// Whether a name that an allow rule lists lies below.
+    is_above_listed: bool,
+}
+
+/// Rules that are anchored at one place: the first, and from it by [`Index::next`].
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    first: u32,
+    /// Whether there is nothing behind the first, which saves a look at the other list.
+    is_one: bool,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { first: NONE, is_one: true }
+    }
+}
+
+impl Chain {
+    /// Puts a rule in front; returns the one behind it.
+    fn push(&mut self, rule: u32) -> u32 {
+        let behind = std::mem::replace(&mut self.first, rule);
+        self.is_one = behind == NONE;
+        behind
+    }
+}
+
+impl Index {
+    fn new(rules: &[Rule]) -> Self {
+        let mut index = Self::default();
+        index.names.reserve(rules.len());
+        index.next.reserve_exact(rules.len());
+        for (rule, at) in rules.iter().zip(0..) {
+            let behind = index.insert(rule, at);
+            index.next.push(behind);
+        }
+        index
+    }
+
+    fn insert(&mut self, rule: &Rule, at: u32) -> u32 {
+        let (anchor, covers_below) = match &rule.host {
+            HostPattern::Any => return self.any.push(at),
+            HostPattern::Net(net) => return self.nets_of(net.prefix_len()).entry(*net).or_default().push(at),
+            HostPattern::Exact(name) => (name, false),
+            HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => (name, true),
+            HostPattern::InnerStar(star) => (&star.after, true),
+        };
+        let slot = self.names.entry(anchor.clone()).or_default();
+        let behind = slot.rules.push(at);
+        if rule.action == Action::Allow {
+            slot.is_above_listed |= covers_below;
+            self.mark_parents(anchor);
+        }
+        behind
+    }
+
+    fn mark_parents(&mut self, name: &Hostname) {
+        for parent in name.suffixes().skip(1) {
+            match self.names.get_mut(parent) {
+                // Whoever marked it has marked those above it.
+                Some(slot) if slot.is_above_listed => break,
+                Some(slot) => slot.is_above_listed = true,
+                None => {
+                    // A parent of a name is a name, except where it ends in a number: those are not looked up either.
+                    let Ok(parent) = Hostname::parse(parent) else { break };
+                    self.names.insert(parent, Slot { is_above_listed: true, ..Slot::default() });
+                }
+            }
+        }
+    }
+
+    fn nets_of(&mut self, len: u8) -> &mut HashMap<IpNet, Chain> {
+        let place = match self.nets.binary_search_by_key(&len, |(len, _)| *len) {
+            Ok(place) => place,
+            Err(place) => {
+                self.nets.insert(place, (len, HashMap::new()));
+                place
+            }
+        };
+        #[expect(clippy::indexing_slicing, reason = "it was found or inserted at this place")]
+        &mut self.nets[place].1
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use crate::hostname::Hostname;
 use crate::pattern::PortSet;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
+use crate::rule::Action;
 use crate::special::exists_by_definition;
 
 /// The rules that cover a name, whatever their ports.
@@ -24,19 +25,22 @@ impl<'a> Openings<'a> {
         let learns = sandbox.learns_at(view.now) && !is_special(host);
         let (allowing, denying, narrowed) = (Vec::new(), Vec::new(), Vec::new());
         let mut found = Self { allowing, denying, narrowed, learns };
-        view.deny_rules(sandbox, host, |candidate| found.denying.push(candidate));
-        view.allow_rules(sandbox, host, |candidate| {
-            if candidate.rule.narrows() {
-                found.narrowed.push(&candidate.rule.ports);
+        view.rules(sandbox, host, |candidate| {
+            let rule = candidate.rule;
+            if rule.action == Action::Allow && rule.narrows() {
+                found.narrowed.push(&rule.ports);
             }
-            if candidate.rule.holds_at(view.now) {
-                found.allowing.push(candidate);
+            match rule.action {
+                _ if !rule.holds_at(view.now) => {}
+                Action::Allow => found.allowing.push(candidate),
+                Action::Deny => found.denying.push(candidate),
             }
         });
         found
     }
 
-    fn denied(&self) -> impl Iterator<Item = &'a PortSet> {
+    /// The ports that deny rules close.
+    pub(super) fn denied(&self) -> impl Iterator<Item = &'a PortSet> {
         self.denying.iter().map(|candidate| &candidate.rule.ports)
     }
 

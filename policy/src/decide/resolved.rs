@@ -126,8 +126,8 @@ impl View<'_> {
         if let Some(port) = ask.port() {
             return self.deny_rule(sandbox, host, port).is_some();
         }
-        let mut closed = Vec::new();
-        self.deny_rules(sandbox, host, |candidate| closed.push(&candidate.rule.ports));
+        let there = Openings::of(self, sandbox, host);
+        let closed: Vec<_> = there.denied().collect();
         !closed.is_empty()
             && ask.host().is_some_and(|asked| !Openings::of(self, sandbox, &asked).some_port_is_left(&closed))
     }

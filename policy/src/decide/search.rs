@@ -37,7 +37,7 @@ impl<'a> Candidate<'a> {
     fn rank(&self) -> (bool, u8, usize, usize, usize, u32) {
         let (kind, length) = match &self.rule.host {
             HostPattern::Exact(_) => (0, 0),
-            HostPattern::InnerStar { .. } => (1, 0),
+            HostPattern::InnerStar(_) => (1, 0),
             HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => (2, suffix.as_str().len()),
             HostPattern::Net(net) => (2, usize::from(net.prefix_len())),
             HostPattern::Any => (3, 0),

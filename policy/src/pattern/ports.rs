@@ -8,14 +8,16 @@ use crate::destination::Port;
 /// A set of ports, never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortSet {
-    /// Inclusive, sorted, apart from one another by more than one.
-    ranges: Box<[(u16, u16)]>,
+    /// Inclusive. Nearly every set has this one only, so it stands in the rule itself.
+    first: (u16, u16),
+    /// Those behind it, sorted; all are apart from one another by more than one.
+    rest: Option<Box<[(u16, u16)]>>,
 }
 
 impl PortSet {
     /// Every port.
     pub fn any() -> PortSet {
-        PortSet { ranges: Box::new([(1, u16::MAX)]) }
+        PortSet { first: (1, u16::MAX), rest: None }
     }
 
     /// Reads a comma list of ports and closed ranges, or `*` alone. No spaces, signs, leading zeros or names.
@@ -27,68 +29,74 @@ impl PortSet {
             return Err(EntryError::ports("nothing after the colon", "write a port, or leave the colon out"));
         }
         let ranges = text.split(',').map(range).collect::<Result<Vec<_>, _>>()?;
-        Ok(PortSet::from_ranges(ranges))
+        PortSet::from_ranges(merged(ranges)).ok_or_else(|| bad_port(text))
     }
 
     /// The set of some ports; `None` if there are none, because an empty set would read as "any" somewhere.
     pub fn from_ports(ports: impl IntoIterator<Item = Port>) -> Option<PortSet> {
-        let ranges: Vec<_> = ports.into_iter().map(|port| (port.get(), port.get())).collect();
-        (!ranges.is_empty()).then(|| PortSet::from_ranges(ranges))
+        PortSet::from_ranges(merged(ports.into_iter().map(|port| (port.get(), port.get())).collect()))
     }
 
-    fn from_ranges(mut ranges: Vec<(u16, u16)>) -> PortSet {
-        ranges.sort_unstable();
-        let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
-        for (first, last) in ranges {
-            match merged.last_mut() {
-                Some(before) if u32::from(first) <= u32::from(before.1) + 1 => before.1 = before.1.max(last),
-                _ => merged.push((first, last)),
-            }
-        }
-        PortSet { ranges: merged.into() }
+    fn from_ranges(merged: Vec<(u16, u16)>) -> Option<PortSet> {
+        let (first, rest) = merged.split_first()?;
+        Some(PortSet { first: *first, rest: (!rest.is_empty()).then(|| rest.into()) })
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (u16, u16)> {
+        std::iter::once(self.first).chain(self.rest.iter().flatten().copied())
     }
 
     /// This set and the other's ports.
     pub fn union(&self, other: &PortSet) -> PortSet {
-        PortSet::from_ranges(self.ranges.iter().chain(&other.ranges).copied().collect())
+        PortSet::from_ranges(merged(self.ranges().chain(other.ranges()).collect()))
+            .unwrap_or_else(PortSet::any)
     }
 
     /// Whether the union of `others` holds every port of this set.
     pub fn is_covered_by<'a>(&self, others: impl IntoIterator<Item = &'a PortSet>) -> bool {
-        let all =
-            PortSet::from_ranges(others.into_iter().flat_map(|set| set.ranges.iter().copied()).collect());
-        let inside =
-            |&(first, last): &(u16, u16)| all.ranges.iter().any(|&(low, high)| low <= first && last <= high);
-        self.ranges.iter().all(inside)
+        let all = merged(others.into_iter().flat_map(PortSet::ranges).collect());
+        self.ranges().all(|(first, last)| all.iter().any(|&(low, high)| low <= first && last <= high))
     }
 
     /// Whether the port is in the set.
     pub fn contains(&self, port: Port) -> bool {
         let port = port.get();
-        // Nearly every set has one or two ranges.
-        self.ranges.iter().any(|&(first, last)| first <= port && port <= last)
+        self.ranges().any(|(first, last)| first <= port && port <= last)
     }
 
     /// Whether the sets have a port in common.
     pub fn overlaps(&self, other: &PortSet) -> bool {
-        self.ranges.iter().any(|a| other.ranges.iter().any(|b| a.0 <= b.1 && b.0 <= a.1))
+        self.ranges().any(|a| other.ranges().any(|b| a.0 <= b.1 && b.0 <= a.1))
     }
 
     /// How many ports are in the set, 1–65535.
     #[expect(clippy::len_without_is_empty, reason = "a set of ports is never empty")]
     pub fn len(&self) -> usize {
-        self.ranges.iter().map(|&(first, last)| usize::from(last - first) + 1).sum()
+        self.ranges().map(|(first, last)| usize::from(last - first) + 1).sum()
     }
 
     /// Whether every port is in the set.
     pub fn is_any(&self) -> bool {
-        *self.ranges == [(1, u16::MAX)]
+        self.first == (1, u16::MAX)
     }
+}
+
+/// Sorts ranges, and joins those that overlap or follow one another.
+fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some(before) if u32::from(first) <= u32::from(before.1) + 1 => before.1 = before.1.max(last),
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
 }
 
 impl From<Port> for PortSet {
     fn from(port: Port) -> PortSet {
-        PortSet { ranges: Box::new([(port.get(), port.get())]) }
+        PortSet { first: (port.get(), port.get()), rest: None }
     }
 }
 
@@ -97,7 +105,7 @@ impl fmt::Display for PortSet {
         if self.is_any() {
             return f.write_str("*");
         }
-        for (n, (first, last)) in self.ranges.iter().enumerate() {
+        for (n, (first, last)) in self.ranges().enumerate() {
             let comma = if n == 0 { "" } else { "," };
             if first == last {
                 write!(f, "{comma}{first}")?;
