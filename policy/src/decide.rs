@@ -19,7 +19,7 @@ use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, Rule, RuleRef};
 use crate::sandbox::SandboxId;
-use crate::special::{AddressClass, LocalAddresses, SpecialUse, canonical, metadata_name, special_use_name};
+use crate::special::{AddressClass, LocalAddresses, canonical, name_floor, special_use_name};
 use crate::time::Timestamp;
 
 /// Follows a decision step by step. Serving uses [`Silent`], which compiles to nothing; `explain` writes lines.
@@ -116,7 +116,7 @@ impl View<'_> {
         narrowed: bool,
         trace: &mut impl Trace,
     ) -> Result<Grant, Finding> {
-        if is_special(host) && is_broad(&rule.rule().host) {
+        if is_broad(&rule.rule().host) && is_special(host) {
             trace.step(|| format!("allow: {rule:?} is too broad for a special-use name"));
             return Err(Finding { reason: Reason::SpecialUseName, rule: Some(rule), name_exists: false });
         }
@@ -154,10 +154,7 @@ impl View<'_> {
     /// Step 3 for a host: what no rule can lift.
     pub fn floor(&self, host: &Host) -> Option<Reason> {
         match host {
-            Host::Name(name) if metadata_name(name) => Some(Reason::MetadataEndpoint),
-            Host::Name(name) => {
-                (special_use_name(name) == Some(SpecialUse::Always)).then_some(Reason::SpecialUseName)
-            }
+            Host::Name(name) => name_floor(name),
             Host::Address(address) => self.address_floor(*address),
         }
     }

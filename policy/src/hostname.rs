@@ -161,7 +161,9 @@ impl fmt::Debug for Hostname {
 }
 
 fn parent(name: &str) -> Option<&str> {
-    name.split_once('.').map(|(_, rest)| rest)
+    // Labels are short: a plain loop is faster than `split_once`, which sets up a vectorised search for each.
+    let dot = name.bytes().position(|byte| byte == b'.')?;
+    name.get(dot + 1..)
 }
 
 fn is_host_byte(byte: u8) -> bool {

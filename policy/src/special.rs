@@ -14,6 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use self::embedded::Nat64Prefix;
 use self::embedded::{Embedded, unwrap};
+pub(crate) use self::names::name_floor;
 pub use self::names::{SpecialUse, exists_by_definition, metadata_name, special_use_name};
 pub(crate) use self::table::touches_private;
 pub use self::table::{SpecialRange, special_range};

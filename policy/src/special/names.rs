@@ -1,6 +1,7 @@
 //! Names that stand for special addresses or special meanings, whatever a resolver says.
 
 use crate::hostname::Hostname;
+use crate::reason::Reason;
 
 /// How far a special-use name is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,21 +60,44 @@ fn meaning(domain: &str) -> Option<Meaning> {
     })
 }
 
-/// Whether a name is a metadata endpoint's. It is refused by name, without a query, and no rule lifts that.
-pub fn metadata_name(name: &Hostname) -> bool {
+/// What a name stands for whatever a resolver says, found in one walk over the name and those above it.
+fn meaning_of(name: &Hostname) -> Option<Meaning> {
+    let mut found = None;
+    for domain in name.suffixes() {
+        match meaning(domain) {
+            Some(Meaning::Metadata) => return Some(Meaning::Metadata),
+            // The longest says most.
+            special => found = found.or(special),
+        }
+    }
     // AWS answers the same under its regional domains: instance-data.REGION.compute.internal.
-    let regional = name.as_str().starts_with("instance-data.") && name.is_below("internal");
-    regional || name.suffixes().any(|domain| meaning(domain) == Some(Meaning::Metadata))
+    if name.as_str().starts_with("instance-data.") && name.is_below("internal") {
+        return Some(Meaning::Metadata);
+    }
+    // Names of one label mean whatever the search list of the asking machine makes of them.
+    found.or_else(|| name.is_single_label().then_some(Meaning::Special(SpecialUse::OnlyBroad)))
 }
 
-/// Whether a name has a meaning of its own, apart from the public DNS. Names of one label mean whatever the search
-/// list of the asking machine makes of them.
+/// Whether a name is a metadata endpoint's. It is refused by name, without a query, and no rule lifts that.
+pub fn metadata_name(name: &Hostname) -> bool {
+    meaning_of(name) == Some(Meaning::Metadata)
+}
+
+/// Whether a name has a meaning of its own, apart from the public DNS and from metadata endpoints.
 pub fn special_use_name(name: &Hostname) -> Option<SpecialUse> {
-    let found = name.suffixes().find_map(|domain| match meaning(domain) {
+    match meaning_of(name) {
         Some(Meaning::Special(special)) => Some(special),
         Some(Meaning::Metadata) | None => None,
-    });
-    found.or_else(|| name.is_single_label().then_some(SpecialUse::OnlyBroad))
+    }
+}
+
+/// The reason for which a name is refused always.
+pub(crate) fn name_floor(name: &Hostname) -> Option<Reason> {
+    match meaning_of(name)? {
+        Meaning::Metadata => Some(Reason::MetadataEndpoint),
+        Meaning::Special(SpecialUse::Always) => Some(Reason::SpecialUseName),
+        Meaning::Special(SpecialUse::OnlyBroad) => None,
+    }
 }
 
 /// Whether a name exists by definition, although nothing of it is ever served from the network: localhost (RFC 6761
