@@ -5,6 +5,7 @@ pub mod app;
 pub mod audit;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod host;
 pub mod lab;
 pub mod listeners;

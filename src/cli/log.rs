@@ -153,6 +153,9 @@ fn outcome(row: &mut String, line: &Line) {
     if let Some(addr) = &line.addr {
         let _ = write!(row, "  at {}", quoted(addr));
     }
+    if let Some(name) = &line.sni {
+        let _ = write!(row, "  sni {}", quoted(name));
+    }
     if let (Some(up), Some(down)) = (line.bytes_up, line.bytes_down) {
         let _ = write!(row, "  up {}, down {}", bytes(up), bytes(down));
     }

@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod connect;
+mod demo;
 mod domains;
 mod explain;
 mod healthcheck;
@@ -16,6 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+pub(crate) use self::log::row as log_row;
 
 /// An egress gateway for sandboxes: exactly what the policy lists, every contact in the log, no other way out.
 #[derive(Debug, Parser)]
@@ -34,6 +37,7 @@ enum Verb {
     Explain(explain::Explain),
     Connect(connect::Connect),
     Status(status::Status),
+    Demo(demo::Demo),
     Healthcheck(healthcheck::Healthcheck),
 }
 
@@ -78,6 +82,7 @@ pub fn run() -> ExitCode {
         Verb::Explain(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
+        Verb::Demo(verb) => verb.run(),
         Verb::Healthcheck(verb) => verb.run(),
     };
     outcome.into()
