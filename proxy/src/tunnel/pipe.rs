@@ -131,12 +131,17 @@ impl Pipe {
         let moved = to.try_io(Interest::WRITABLE, |to| {
             splice(&self.read, None, to, None, self.filled, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)
                 .map_err(io::Error::from)
-        })?;
-        if moved == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+        });
+        match moved {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Ok(moved) => {
+                self.filled = self.filled.saturating_sub(moved);
+                Ok(())
+            }
+            // A signal came before the first byte moved.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
         }
-        self.filled = self.filled.saturating_sub(moved);
-        Ok(())
     }
 }
 
