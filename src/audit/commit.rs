@@ -9,6 +9,7 @@
 //! what has gathered. A write to a file ends in the page cache, so that this costs less than waking a thread
 //! (docs/adr/0003-write-before-reply.md has the measurement). Where a write may wait for a reader, or took long, the thread does it.
 
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use policy::AuditLost;
+use policy::{AuditLost, SandboxId};
 
 use super::metrics::Metrics;
 use super::sink::{Outcome, Sink};
@@ -24,6 +25,10 @@ use super::{OpenError, lock};
 
 /// More than this is not kept for a sink that takes nothing: what comes then is lost.
 const ROOM: usize = 8 << 20;
+
+/// From this much on a sandbox may add only so much more: whoever floods a slow sink is refused alone.
+const CROWDED: usize = 1 << 20;
+const SHARE: usize = 2 << 20;
 
 /// A buffer that grew beyond this in a rush is given back.
 const KEPT: usize = 256 << 10;
@@ -60,6 +65,8 @@ struct State {
     waiting: Vec<u8>,
     batch: Arc<Batch>,
     lines: u32,
+    /// What each sandbox has added since it became crowded.
+    crowd: HashMap<Option<SandboxId>, usize>,
     /// The lines among them that stand for more than one attempt.
     heavy: Vec<(u32, u64)>,
     /// The buffer of the write before, for the next.
@@ -77,6 +84,18 @@ struct State {
     asleep: Option<Option<Instant>>,
     ending: bool,
     failing: bool,
+}
+
+impl State {
+    fn has_room(&mut self, more: usize, whose: Option<&SandboxId>) -> bool {
+        let waits = self.waiting.len();
+        if waits < CROWDED {
+            return true;
+        }
+        let added = self.crowd.entry(whose.cloned()).or_default();
+        *added += more;
+        *added <= SHARE && waits + more <= ROOM
+    }
 }
 
 /// The queue of lines before one sink.
@@ -99,6 +118,7 @@ impl Queue {
             waiting: Vec::new(),
             batch: Batch::new(),
             lines: 0,
+            crowd: HashMap::new(),
             heavy: Vec::new(),
             spare: Vec::new(),
             writing: false,
@@ -128,9 +148,14 @@ impl Queue {
     }
 
     /// Adds a line that stands for `weight` attempts; `None` where there is no room, and it is counted as lost.
-    pub(super) fn append(self: &Arc<Self>, line: &[u8], weight: u64) -> Option<Written> {
+    pub(super) fn append(
+        self: &Arc<Self>,
+        line: &[u8],
+        whose: Option<&SandboxId>,
+        weight: u64,
+    ) -> Option<Written> {
         let mut state = lock(&self.state);
-        if state.waiting.len() + line.len() > ROOM {
+        if !state.has_room(line.len(), whose) {
             self.metrics.lost.inc_by(weight);
             return None;
         }
@@ -243,6 +268,7 @@ impl Queue {
         let batch = std::mem::replace(&mut state.batch, Batch::new());
         let count = std::mem::take(&mut state.lines);
         let heavy = std::mem::take(&mut state.heavy);
+        state.crowd.clear();
         state.writing = true;
         drop(state);
 
@@ -385,5 +411,34 @@ impl Drop for Written {
             let mut state = lock(&self.queue.state);
             self.queue.write_within(&mut state, UNAWAITED);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::super::sink::Place;
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_floods_a_stuck_sink_is_refused_alone() {
+        let sink = Sink::open(Place::File("/dev/null".into()), None).expect("it opens");
+        let metrics = Metrics::new(&Registry::new()).expect("counters");
+        let lost = metrics.lost.clone();
+        // Nobody writes: no thread runs, and nothing is awaited.
+        let queue = Arc::new(Queue::new(sink, true, metrics));
+        let (flooder, other) = (SandboxId::parse("flooder"), SandboxId::parse("other"));
+        let line = [b'x'; 1024];
+        let mut added = 0;
+        while let Some(written) = queue.append(&line, flooder.as_ref(), 1) {
+            std::mem::forget(written);
+            added += line.len();
+        }
+        assert_eq!(added, CROWDED + SHARE);
+        assert_eq!(lost.get(), 1);
+        assert!(queue.append(&line, other.as_ref(), 1).is_some(), "another sandbox has room");
+        queue.flush();
+        assert!(queue.append(&line, flooder.as_ref(), 1).is_some(), "and all have it again after a write");
     }
 }

@@ -22,10 +22,10 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use std::{io, thread};
 
-use policy::{Event, Observer, Receipt, Timestamp};
+use policy::{Event, Observer, Receipt, SandboxId};
 use prometheus::Registry;
 
 use budget::{Budget, Spent};
@@ -103,8 +103,12 @@ impl Audit {
 
     /// Records something beside attempts.
     pub fn note(&self, notice: Notice<'_>) -> Receipt {
-        let at = now();
-        self.shared.write(1, |encoder| record::notice(encoder, at, notice))
+        let at = dns::clock::now();
+        let whose = match notice {
+            Notice::Sandbox { sandbox, .. } => Some(&sandbox.id),
+            Notice::Reload { .. } | Notice::Enforcement { .. } => None,
+        };
+        self.shared.write(whose, 1, |encoder| record::notice(encoder, at, notice))
     }
 
     /// Writes everything that was recorded, the counts of what repeats too, and returns when it is written.
@@ -131,7 +135,11 @@ impl Observer for Audit {
             }
             return Receipt::written();
         }
-        self.shared.write(1, |encoder| record::event(encoder, event))
+        let attempt = match event {
+            Event::Decision(decision) => decision.attempt,
+            Event::Close(close) => close.attempt,
+        };
+        self.shared.write(attempt.sandbox.as_ref(), 1, |encoder| record::event(encoder, event))
     }
 }
 
@@ -142,8 +150,13 @@ impl Drop for Audit {
 }
 
 impl Shared {
-    fn write(&self, weight: u64, line: impl FnOnce(&mut Encoder) -> &[u8]) -> Receipt {
-        let written = ENCODER.with_borrow_mut(|encoder| self.queue.append(line(encoder), weight));
+    fn write(
+        &self,
+        whose: Option<&SandboxId>,
+        weight: u64,
+        line: impl FnOnce(&mut Encoder) -> &[u8],
+    ) -> Receipt {
+        let written = ENCODER.with_borrow_mut(|encoder| self.queue.append(line(encoder), whose, weight));
         match written {
             Some(written) => Receipt::waiting(written),
             None if self.queue.is_required() => Receipt::lost(),
@@ -152,11 +165,13 @@ impl Shared {
     }
 
     fn write_repeated(&self) {
-        let now = now();
+        let now = dns::clock::now();
         let repeated = lock(&self.budget).take(now);
         for repeated in repeated {
             // Nobody waits for it: a receipt that is dropped leaves its line to the next write.
-            drop(self.write(repeated.count, |encoder| record::repeated(encoder, now, &repeated)));
+            drop(self.write(repeated.id.as_ref(), repeated.count, |encoder| {
+                record::repeated(encoder, now, &repeated)
+            }));
         }
     }
 }
@@ -183,11 +198,6 @@ impl OpenError {
     fn of(path: &Path, why: io::Error) -> Self {
         Self { path: path.to_owned(), why }
     }
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A panic elsewhere does not take the audit along.

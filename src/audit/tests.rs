@@ -12,7 +12,7 @@ use policy::sandbox::Evidence;
 use policy::source::{self, PolicySource, SandboxSource, Source};
 use policy::{
     Ask, Decision, Denial, Destination, Ending, Gate, Inbound, Live, LocalAddresses, Mode, Peer, Permit,
-    Policy, QType, Reason, Resolved, SandboxId,
+    Policy, QType, Reason, Resolved, SandboxId, Timestamp,
 };
 use proptest::prelude::*;
 use serde_json::Value;

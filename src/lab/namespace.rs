@@ -99,16 +99,18 @@ impl Namespace {
 
     /// Opens a connection from inside the namespace: what a client on that host would do.
     pub fn tcp_connect(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a stand-in client inside a lab, not a contact of the gateway"
-        )]
-        self.run(|| TcpStream::connect_timeout(&address, patience))
+        self.run(|| tcp_connect_here(address, patience))
     }
 
     fn enter(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.net.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
+}
+
+/// Opens a connection as a client would where the calling thread is.
+pub fn tcp_connect_here(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    #[expect(clippy::disallowed_methods, reason = "a stand-in client of a lab, not a contact of the gateway")]
+    TcpStream::connect_timeout(&address, patience)
 }
 
 /// Makes the whole process root in a user namespace of its own, so that an ordinary user may build a [`super::Lab`].
