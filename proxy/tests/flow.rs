@@ -563,3 +563,73 @@ async fn a_stream_ends_when_its_rule_does() {
     assert!(dns::clock::now() >= until && late < 100_000_000, "{late} ns after its end");
     scene.records(&["connect allow -", "close policy_changed - 0 0"]).await;
 }
+
+/// Ends of real handshakes. The client guesses X25519; a server that wants P-384 asks for another hello.
+mod real {
+    use rustls::crypto::ring::{default_provider, kx_group};
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::*;
+
+    pub(super) fn ends(names: &[&str]) -> (TlsConnector, TlsAcceptor) {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let certificate: CertificateDer<'static> = made.cert.der().clone();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let mut provider = default_provider();
+        provider.kx_groups = vec![kx_group::SECP384R1];
+        let server = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let mut provider = default_provider();
+        provider.kx_groups = vec![kx_group::X25519, kx_group::SECP384R1];
+        let client = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        (Arc::new(client).into(), Arc::new(server).into())
+    }
+}
+
+#[tokio::test]
+async fn a_real_handshake_with_a_retry_passes_and_carries_bulk() {
+    let scene = scene().await;
+    let (connector, acceptor) = real::ends(&["api.example.test"]);
+    let (client, origin) = scene.tunnel(443).await;
+    let origin = tokio::spawn(async move {
+        let mut tls = acceptor.accept(origin).await.unwrap();
+        let retried = rustls::HandshakeKind::FullWithHelloRetryRequest;
+        assert_eq!(tls.get_ref().1.handshake_kind(), Some(retried));
+        let mut asked = vec![0; 3 << 20];
+        tls.read_exact(&mut asked).await.unwrap();
+        tls.write_all(&asked).await.unwrap();
+        tls.shutdown().await.unwrap();
+    });
+    let mut tls = connector.connect("api.example.test".try_into().unwrap(), client).await.unwrap();
+    let sent: Vec<u8> = (0..3_u32 << 20).map(|at| (at ^ (at >> 9)) as u8).collect();
+    let (mut read, mut write) = tokio::io::split(&mut tls);
+    let mut got = Vec::new();
+    let (wrote, all) = tokio::join!(write.write_all(&sent), read.read_to_end(&mut got));
+    wrote.unwrap();
+    all.unwrap();
+    assert!(got == sent, "other bytes came back");
+    origin.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_real_handshake_for_another_name_fails_with_an_alert() {
+    let scene = scene().await;
+    let (connector, _) = real::ends(&["other.example.test"]);
+    let (client, mut origin) = scene.tunnel(443).await;
+    let error = connector.connect("other.example.test".try_into().unwrap(), client).await.unwrap_err();
+    assert!(error.to_string().contains("AccessDenied"), "{error}");
+    assert_eq!(rest(&mut origin).await, b"<reset>");
+}
