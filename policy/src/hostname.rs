@@ -400,6 +400,23 @@ mod tests {
     }
 
     #[test]
+    fn a_long_spelling_of_a_short_name_is_read() {
+        let hidden = format!("api{}.example.com", "\u{ad}".repeat(400));
+        assert_eq!(name(&hidden), "api.example.com");
+        assert_eq!(refused(&format!("api{}.example.com", "\u{ad}".repeat(500))), BadHost::TooLong);
+    }
+
+    #[test]
+    fn a_name_prints_as_it_is() {
+        let host = Hostname::parse("API.example.com").unwrap();
+        assert_eq!(
+            (format!("{host:>17}"), format!("{host:?}")),
+            ("  api.example.com".into(), "\"api.example.com\"".into())
+        );
+        assert_eq!(std::collections::HashMap::from([(host, 1)]).get("api.example.com"), Some(&1));
+    }
+
+    #[test]
     fn wire_labels_are_compared_as_labels() {
         let from = |labels: &[&[u8]]| Hostname::from_dns_labels(labels.iter().copied());
         assert_eq!(from(&[b"API", b"example", b"com"]), Hostname::parse("api.example.com"));

@@ -74,20 +74,20 @@ pub enum Specificity {
     Exact,
 }
 
-/// Why a pattern may only be used with `broad = true`.
+/// Why a pattern may only be used with `broad = true`, as it is said behind the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Broadness {
     /// `*`
-    #[error("`*` covers every name")]
+    #[error("covers every name")]
     AnyName,
     /// `*.com`, `*.github.io`: names that strangers can register.
-    #[error("it covers every name under a public suffix, which anyone can register")]
+    #[error("covers every name under a public suffix, which anyone can register")]
     PublicSuffix,
     /// Wider than /24 or /64.
-    #[error("it is a private range wider than /24 (IPv4) or /64 (IPv6)")]
+    #[error("is a private range wider than /24 (IPv4) or /64 (IPv6)")]
     PrivateRange,
     /// Wider than /16 or /32.
-    #[error("it is a range wider than /16 (IPv4) or /32 (IPv6)")]
+    #[error("is a range wider than /16 (IPv4) or /32 (IPv6)")]
     PublicRange,
 }
 
@@ -218,8 +218,11 @@ impl Entry {
         error::not_a_host(text)?;
         let (host, ports) = match text.find(']') {
             Some(end) if text.starts_with('[') => text.split_at(end + 1),
-            // More than one colon: an IPv6 address without brackets, which HostPattern names as such.
-            _ if text.bytes().filter(|&byte| byte == b':').count() > 1 => (text, ""),
+            _ if text.starts_with('[') => return Err(EntryError::brackets(text)),
+            _ if text.bytes().filter(|&byte| byte == b':').count() > 1 => {
+                let v6 = text.parse::<Ipv6Net>().is_ok() || text.parse::<Ipv6Addr>().is_ok();
+                return Err(if v6 { EntryError::unbracketed(text) } else { EntryError::colons() });
+            }
             _ => text.split_at(text.find(':').unwrap_or(text.len())),
         };
         let ports = match ports.strip_prefix(':') {
@@ -291,7 +294,8 @@ fn parse_v4(address: &str, len: Option<&str>) -> Result<HostPattern, EntryError>
     let net = prefix_len(len).and_then(|len| Ipv4Net::new(address, len).ok());
     let net = net.ok_or_else(|| EntryError::mask(32))?;
     if net != net.trunc() {
-        return Err(EntryError::host_bits(&net.trunc()));
+        let one = HostPattern::Net(IpNet::V4(Ipv4Net::from(address)));
+        return Err(EntryError::host_bits(&one, &HostPattern::Net(IpNet::V4(net.trunc()))));
     }
     Ok(HostPattern::Net(IpNet::V4(net)))
 }
@@ -311,7 +315,8 @@ fn parse_v6(inside: &str) -> Result<HostPattern, EntryError> {
         return Err(EntryError::mapped(&HostPattern::Net(IpNet::V4(mapped))));
     }
     if net != net.trunc() {
-        return Err(EntryError::host_bits(&HostPattern::Net(IpNet::V6(net.trunc()))));
+        let one = HostPattern::Net(IpNet::V6(Ipv6Net::from(address)));
+        return Err(EntryError::host_bits(&one, &HostPattern::Net(IpNet::V6(net.trunc()))));
     }
     let pattern = HostPattern::Net(IpNet::V6(net));
     // One address, one spelling (RFC 5952), so that a search for it finds it.

@@ -59,7 +59,8 @@ pub(super) fn net(text: &str, item: &Item<'_>) -> Option<IpNet> {
         return None;
     };
     if net != net.trunc() {
-        item.mistake("the range has host bits set", format!("write \"{}\"", net.trunc()));
+        let hint = format!("write \"{}\" for the address, \"{}\" for the range", net.addr(), net.trunc());
+        item.mistake(format!("{}: the range has host bits set", quoted(text)), hint);
         return None;
     }
     Some(canonical_net(net))

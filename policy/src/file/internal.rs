@@ -13,6 +13,7 @@ use crate::destination::Port;
 use crate::pattern::{HostPattern, PortSet};
 use crate::rule::{Action, Internal, Rule, RuleName, Terms};
 use crate::source::InternalSource;
+use crate::special::{SpecialUse, special_use_name};
 
 /// The tables, and the ports of this host that they open, with their places.
 pub(super) fn read<'a>(
@@ -88,6 +89,11 @@ fn internal<'a>(
 
 fn host(item: &Item<'_>, context: &Context<'_>) -> Option<crate::Hostname> {
     let pattern = HostPattern::parse(item.string()?).inspect_err(|error| refuse(item, error)).ok()?;
+    if matches!(&pattern, HostPattern::Exact(name) if special_use_name(name) == Some(SpecialUse::Always)) {
+        let what = format!("{}: the name never means a host on the network", quoted(&pattern.to_string()));
+        item.mistake(what, "choose another name for the API, as in host = \"llm.internal\"");
+        return None;
+    }
     if !context.check_floor(&pattern, item) {
         return None;
     }

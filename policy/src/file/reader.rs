@@ -3,6 +3,7 @@
 //! A reader takes each key that it knows from a [`Table`] and then calls [`Table::finish`], which reports what is
 //! left. Nothing stops at the first mistake.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,17 +70,27 @@ impl<'a> Config<'a> {
 
     /// Takes every table of a group, such as `[policy.X]`, in file order. Each name stands in one file only.
     pub fn group(&mut self, name: &'static str) -> Vec<(&'a str, Table<'a>)> {
-        let mut seen: Vec<(&'a str, Item<'a>)> = Vec::new();
-        for item in self.items(name) {
-            let Some(group) = item.table() else { continue };
+        let mut seen: HashMap<&'a str, Item<'a>> = HashMap::new();
+        let mut tables = Vec::new();
+        for group in self.items(name).iter().filter_map(Item::table) {
             for (member, item) in group.into_entries() {
-                match seen.iter().find(|(other, _)| *other == member) {
-                    Some((_, first)) => self.twice(&item, Some(first)),
-                    None => seen.push((member, item)),
+                if let Some(first) = seen.get(member) {
+                    self.twice(&item, Some(first));
+                } else if item.is_table() {
+                    tables.extend(item.table().map(|table| (member, table)));
+                    seen.insert(member, item);
+                } else if item.is_list()
+                    && item.list().is_some_and(|mut list| list.all(|item| item.is_table()))
+                {
+                    let hint = format!("write [{name}.{}] in single brackets", member.escape_debug());
+                    item.mistake("the table is written as a list of tables", hint);
+                } else {
+                    let what = format!("[{name}] holds named tables, and {} is none", quoted(member));
+                    item.mistake(what, format!("write [{name}.NAME] above it"));
                 }
             }
         }
-        seen.into_iter().filter_map(|(member, item)| Some((member, item.table()?))).collect()
+        tables
     }
 
     /// Reports every table at the top level that nobody took.
@@ -308,7 +319,7 @@ impl<'a> Item<'a> {
     /// A date and time.
     pub fn datetime(&self) -> Option<&'a Datetime> {
         let found = self.value.as_datetime();
-        self.expect("a date and time such as 2027-01-31T00:00:00Z, without quotes", found)
+        self.expect("a date and time", found)
     }
 
     /// A table.
@@ -359,6 +370,11 @@ impl<'a> Item<'a> {
             };
             let hint = match self.value {
                 DeValue::String(text) if wanted == "a list" => format!("write [{:?}]", &**text),
+                _ if wanted == "a date and time" => "write 2027-01-31T00:00:00Z, without quotes".to_owned(),
+                DeValue::String(text) if wanted == "true or false" && matches!(&**text, "true" | "false") => {
+                    "leave the quotes out".to_owned()
+                }
+                DeValue::Table(_) if wanted == "a list" => "write it in square brackets: [ ... ]".to_owned(),
                 _ => String::new(),
             };
             self.mistake(format!("{wanted} is expected, this is {kind}"), hint);

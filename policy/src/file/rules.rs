@@ -77,7 +77,7 @@ pub(super) fn entry(
             "if that is meant, write a `[[policy.{policy}.rule]]` with host = \"{}\" and broad = true",
             entry.host
         );
-        item.mistake(format!("{}: {broad}", quoted(text)), hint);
+        item.mistake(format!("{} {broad}", quoted(text)), hint);
         return None;
     }
     if action == Action::Allow && !context.check_floor(&entry.host, item) {
@@ -136,7 +136,7 @@ pub(super) fn long_form(mut table: Table<'_>, at: u32, context: &Context<'_>) ->
         let deny = action == Some(Action::Deny);
         if let Some(reason) = host.needs_broad().filter(|_| !broad && !deny) {
             item.mistake(
-                format!("{}: {reason}", quoted(&host.to_string())),
+                format!("{} {reason}", quoted(&host.to_string())),
                 "if that is meant, add broad = true",
             );
             return None;
@@ -146,7 +146,7 @@ pub(super) fn long_form(mut table: Table<'_>, at: u32, context: &Context<'_>) ->
     let written_ports = table.take("ports").map(|item| ports(&item));
     let terms = terms(&mut table, action);
     let ports = written_ports.unwrap_or_else(|| Some(default_ports(action.unwrap_or(Action::Allow))));
-    if let Some(ports) = &ports {
+    if let (Some(ports), true) = (&ports, action != Some(Action::Deny)) {
         check_plain_http(&mut table, ports);
     }
     let place = table.spot().place();

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::identify::{self, Known};
 use super::mistake::{did_you_mean, quoted};
 use super::reader::{Config, Item, Spot, Table};
-use super::rules::{NAME_HINT, is_name};
+use super::rules::{NAME_HINT, is_name, refuse};
 use super::time::timestamp;
 use crate::destination::{Destination, Port};
+use crate::pattern::Entry;
 use crate::policy::Mode;
 use crate::sandbox::{ListenerName, SandboxId};
 use crate::source::{InternalSource, PolicySource, SandboxSource};
@@ -116,6 +117,10 @@ fn labels(table: Table<'_>) -> BTreeMap<Arc<str>, Arc<str>> {
 }
 
 fn local_peer((text, item): &(&str, Item<'_>)) -> Option<Arc<str>> {
+    if let Err(error) = Entry::parse(text) {
+        refuse(item, &error);
+        return None;
+    }
     match Destination::from_authority_or(text.as_bytes(), Port::HTTP) {
         Ok(_) => Some((*text).into()),
         Err(bad) => {
@@ -139,16 +144,17 @@ fn mode(table: &mut Table<'_>, now: Timestamp) -> Mode {
         }
         return Mode::Enforce;
     }
-    let hint = "write until = 2027-01-31T00:00:00Z, at most 24 hours from now";
+    let latest = Timestamp::from_secs(now.plus_nanos(LONGEST_LEARNING).millis() / 1000);
+    let hint = format!("write until = {latest}, or a time before it: 24 hours at most");
     let Some((item, until)) =
-        table.require("until", hint).and_then(|item| Some((item.clone(), timestamp(&item)?)))
+        table.require("until", &hint).and_then(|item| Some((item.clone(), timestamp(&item)?)))
     else {
         return Mode::Enforce;
     };
     if until.since(now) > LONGEST_LEARNING {
         item.mistake(
             "learn mode ends at most 24 hours from now",
-            format!("write a time before {}", now.plus_nanos(LONGEST_LEARNING)),
+            format!("write until = {latest}, or a time before it"),
         );
         return Mode::Enforce;
     }

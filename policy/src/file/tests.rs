@@ -192,13 +192,74 @@ identify = [{ default = true }]
     for part in [
         "t.toml:2:1: unknown key `alow` (policy.case.alow) — did you mean `allow`?",
         "write `api.example.com`",
-        "write `10.0.0.0/8`",
+        "`10.0.0.0/8` for the range",
         "public suffix",
         "broad = true",
         "rule_shadowed",
         "policy.case.rule[0] (t.toml:10)",
     ] {
         assert!(lines.contains(part), "{part} in\n{lines}");
+    }
+}
+
+/// Each says what is wrong, where, and what to write instead.
+#[test]
+fn mistakes_are_told_in_full() {
+    for (text, told) in [
+        (
+            "[policy.a]\nallow = [\"https://api.example.com:8443/v1\"]",
+            "t.toml:2:10: `https://api.example.com:8443/v1`: a URL, where a host is expected (policy.a.allow[0]) — write `api.example.com:8443`; paths go into `paths` of a rule",
+        ),
+        (
+            "[policy.a]\nallow = [\"*.com\"]",
+            "t.toml:2:10: `*.com` covers every name under a public suffix, which anyone can register (policy.a.allow[0]) — if that is meant, write a `[[policy.a.rule]]` with host = \"*.com\" and broad = true",
+        ),
+        (
+            "[[policy.a.rule]]\nhost = \"10.0.0.0/8\"",
+            "t.toml:2:8: `10.0.0.0/8` is a range wider than /16 (IPv4) or /32 (IPv6) (policy.a.rule[0].host) — if that is meant, add broad = true",
+        ),
+        (
+            "[policy.a]\nallow = [\"a.example.com,b.example.com:443\"]",
+            "t.toml:2:10: `a.example.com,b.example.com:443`: several hosts in one entry (policy.a.allow[0]) — write each as an entry of its own",
+        ),
+        (
+            "[policy.a]\nallow = [\"a.example.com:443:80\"]",
+            "t.toml:2:10: `a.example.com:443:80`: more than one colon (policy.a.allow[0]) — write `host:443,8443`, or IPv6 in brackets: `[2001:db8::1]:443`",
+        ),
+        (
+            "[policy.a]\ndeny = { \"a.example.com\" = true }",
+            "t.toml:2:8: a list is expected, this is a table (policy.a.deny) — write it in square brackets: [ ... ]",
+        ),
+        (
+            "[[policy.a.rule]]\nhost = \"a.example.com\"\nuntil = \"2027-01-31\"",
+            "t.toml:3:9: a date and time is expected, this is a string (policy.a.rule[0].until) — write 2027-01-31T00:00:00Z, without quotes",
+        ),
+        (
+            "[[policy.a.rule]]\nhost = \"a.example.com\"\naction = \"deny\"\nmethods = [\"GET\"]",
+            "t.toml:4:11: a deny rule has no `methods`: it closes the whole host and port (policy.a.rule[0].methods) — remove it",
+        ),
+        (
+            "[internal.llm]\nhost = \"localhost\"\nhost_port = \"127.0.0.1:11434\"",
+            "t.toml:2:8: `localhost`: the name never means a host on the network (internal.llm.host) — choose another name for the API, as in host = \"llm.internal\"",
+        ),
+        (
+            "[sandbox.s]\nidentify = [{ source = \"10.88.0.7/24\" }]",
+            "t.toml:2:24: `10.88.0.7/24`: the range has host bits set (sandbox.s.identify[0].source) — write \"10.88.0.7\" for the address, \"10.88.0.0/24\" for the range",
+        ),
+        (
+            "[sandbox.s]\nmode = \"learn\"",
+            "t.toml:1:10: `until` is missing (sandbox.s) — write until = 2026-11-30T16:00:00.000Z, or a time before it: 24 hours at most",
+        ),
+        (
+            "[sandbox.s]\nlocal_peers = [\"http://mcp:8080\"]",
+            "t.toml:2:16: `http://mcp:8080`: a URL, where a host is expected (sandbox.s.local_peers[0]) — write `mcp:8080`; paths go into `paths` of a rule",
+        ),
+        (
+            "[policy]\nallow = [\"a.example.com\"]",
+            "t.toml:2:1: [policy] holds named tables, and `allow` is none (policy.allow) — write [policy.NAME] above it",
+        ),
+    ] {
+        assert_eq!(one_mistake(text).to_string(), told);
     }
 }
 
@@ -274,7 +335,7 @@ fn a_deny_list_may_be_wide() {
     let expected =
         ["Deny *.zip:*", "Deny 10.0.0.0/8:*", "Deny 169.254.169.254:*", "Deny secret.example.com:443"];
     assert_eq!(rules(&policy, "s1"), expected);
-    assert!(refused(&format!("[policy.case]\ndeny = [\"*\"]{SANDBOX}")).contains("covers every name"));
+    assert!(refused(&format!("[policy.case]\ndeny = [\"*\"]{SANDBOX}")).contains("`*` covers every name"));
 }
 
 #[test]
@@ -322,8 +383,8 @@ fn wrong_types_are_named() {
         ("[policy.a]\nallow = \"api.example.com\"", "a list is expected, this is a string"),
         ("[policy.a]\nallow = [443]", "a string is expected, this is a whole number"),
         ("policy = 1", "a table is expected, this is a whole number"),
-        ("[policy]\na = []", "a table is expected, this is a list"),
-        ("[[policy.a]]", "a table is expected, this is a list"),
+        ("[policy]\nallow = [\"a.example.com\"]", "[policy] holds named tables, and `allow` is none"),
+        ("[[policy.a]]", "the table is written as a list of tables"),
         ("[sandbox.s]\nhints = \"yes\"", "true or false is expected, this is a string"),
         ("[sandbox.s]\nidentify = { default = true }", "a list is expected, this is a table"),
         ("[sandbox.s]\nmode = \"Learn\"", "unknown value `Learn`"),

@@ -74,6 +74,11 @@ impl EntryError {
         )
     }
 
+    pub(super) fn colons() -> EntryError {
+        let hint = "write `host:443,8443`, or IPv6 in brackets: `[2001:db8::1]:443`";
+        Self::new(EntryErrorKind::NotAHost, "more than one colon", hint)
+    }
+
     pub(super) fn stars() -> EntryError {
         Self::new(
             EntryErrorKind::Star,
@@ -127,11 +132,11 @@ impl EntryError {
         )
     }
 
-    pub(super) fn host_bits(range: &dyn fmt::Display) -> EntryError {
+    pub(super) fn host_bits(address: &HostPattern, range: &HostPattern) -> EntryError {
         Self::new(
             EntryErrorKind::Address,
             "the range has host bits set",
-            format!("write `{range}`, or one address"),
+            format!("write `{address}` for the address, `{range}` for the range"),
         )
     }
 
@@ -209,6 +214,10 @@ pub(super) fn not_a_host(text: &str) -> Result<(), EntryError> {
             "a space or control character in the entry",
             "write one host an entry, without comments",
         );
+    }
+    let host = text.split_once(':').map_or(text, |(host, _)| host);
+    if host.contains(',') && !host.contains(['{', '(', '[']) {
+        return not_a_host("several hosts in one entry", "write each as an entry of its own");
     }
     if text.contains('@') {
         return not_a_host("a user name in front of the host", "write the host alone; policy has no users");
