@@ -259,6 +259,22 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_time_run_and_count() {
+        for (secs, run, count, text) in [
+            (0, 0, 0, "00000000000000000000000000"),
+            (0, 0, 31, "0000000000000000000000000Z"),
+            (0, 1, 0, "00000000000000008000000000"),
+            (1, 0, 0, "00000000Z80000000000000000"),
+        ] {
+            let id = AttemptId::new(Timestamp::from_secs(secs), run, count);
+            assert_eq!((id.to_string().as_str(), format!("{id:?}").as_str()), (text, text));
+        }
+        // A count beyond 48 bits does not touch the run.
+        let id = |count| AttemptId::new(Timestamp::from_secs(5), 9, count);
+        assert_eq!(id(1 << 48), id(0));
+    }
+
+    #[test]
     fn qtypes_are_read_as_they_are_written() {
         for number in [1, 28, 65, 257, 999] {
             assert_eq!(QType::parse(&QType(number).to_string()), Some(QType(number)));

@@ -95,8 +95,47 @@ mod tests {
         }
     }
 
+    /// The calendar as a person counts it: leap years, month lengths, one day after the other.
     #[test]
-    fn a_clock_that_stepped_back_gives_no_negative_span() {
-        assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), 0);
+    fn every_day_to_the_last_year_has_its_date() {
+        let is_leap =
+            |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+        let mut days = 0;
+        for year in 1970..2554 {
+            let february = if is_leap(year) { 29 } else { 28 };
+            let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+            for (month, length) in (1..).zip(lengths) {
+                for day in 1..=length {
+                    assert_eq!(civil_from_days(days), (year, month, day), "{days}");
+                    days += 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_day_are_written_in_full() {
+        for (millis, text) in [
+            (1, "1970-01-01T00:00:00.001Z"),
+            (59_999, "1970-01-01T00:00:59.999Z"),
+            (3_599_000, "1970-01-01T00:59:59.000Z"),
+            (3_600_000, "1970-01-01T01:00:00.000Z"),
+            (45_296_789, "1970-01-01T12:34:56.789Z"),
+            (86_399_999, "1970-01-01T23:59:59.999Z"),
+            (86_400_000, "1970-01-02T00:00:00.000Z"),
+        ] {
+            let at = Timestamp::from_nanos(millis * 1_000_000 + 999_999);
+            assert_eq!((at.to_string().as_str(), format!("{at:?}").as_str()), (text, text));
+            assert_eq!((at.millis(), at.nanos()), (millis, millis * 1_000_000 + 999_999));
+        }
+    }
+
+    #[test]
+    fn spans_neither_wrap_nor_turn_negative() {
+        let (one, two, last) =
+            (Timestamp::from_secs(1), Timestamp::from_secs(2), Timestamp::from_secs(u64::MAX));
+        assert_eq!((one.since(two), two.since(one)), (0, 1_000_000_000), "a clock that stepped back");
+        assert_eq!(one.plus_nanos(1_000_000_000), two);
+        assert_eq!((last.plus_nanos(1), last.nanos()), (last, u64::MAX));
     }
 }

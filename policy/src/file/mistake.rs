@@ -152,6 +152,57 @@ mod tests {
     }
 
     #[test]
+    fn distances_count_the_fewest_changes() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("abc", "abc", 0),
+            ("abc", "abd", 1),
+            ("abc", "ab", 1),
+            ("abc", "xabc", 1),
+            ("abc", "acb", 1),
+            ("abc", "cba", 2),
+            ("abcd", "badc", 2),
+            ("kitten", "sitting", 3),
+            ("ca", "abc", 3),
+            ("über", "uber", 1),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (expected, expected), "{a} {b}");
+        }
+        // Of two as near, the first by name; a third of the letters, rounded up, may be wrong.
+        assert_eq!(did_you_mean("bb", ["bc", "ab"]), Some("ab"));
+        assert_eq!(did_you_mean("abxy", ["abcd"]), Some("abcd"));
+        assert_eq!(did_you_mean("axyz", ["abcd"]), None);
+        assert_eq!(did_you_mean("x", []), None);
+    }
+
+    #[test]
+    fn a_report_goes_by_file_line_and_column_and_says_nothing_twice() {
+        let report = Report::default();
+        assert!(report.is_empty());
+        let mistake = |file: &str, line, column, what: &str| Mistake {
+            line,
+            column,
+            ..Mistake::of_file(file, what, "")
+        };
+        let all = [
+            mistake("b", 1, 1, "y"),
+            mistake("a", 2, 1, "x"),
+            mistake("z", 1, 1, "x"),
+            mistake("a", 1, 9, "x"),
+            mistake("b", 1, 1, "x"),
+            mistake("a", 1, 10, "x"),
+            mistake("a", 1, 9, "x"),
+        ];
+        all.into_iter().for_each(|mistake| report.add(mistake));
+        assert!(!report.is_empty());
+        let sorted = report.into_sorted(&["b".into(), "a".into()]);
+        let lines: Vec<_> = sorted.iter().map(ToString::to_string).collect();
+        assert_eq!(lines, ["b:1:1: x", "b:1:1: y", "a:1:9: x", "a:1:10: x", "a:2:1: x", "z:1:1: x"]);
+    }
+
+    #[test]
     fn a_mistake_reads_as_one_line() {
         let mistake = Mistake {
             file: "base.toml".into(),

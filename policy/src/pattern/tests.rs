@@ -220,6 +220,87 @@ fn ports_are_found_at_both_ends_of_a_range() {
 }
 
 #[test]
+fn sets_of_ports_are_unions_of_ranges() {
+    let set = |text: &str| PortSet::parse(text).unwrap();
+    for (text, other, union, overlaps, covered) in [
+        ("443", "443", "443", true, true),
+        ("443", "80", "80,443", false, false),
+        ("1-10", "11-20", "1-20", false, false),
+        ("1-10", "10-20", "1-20", true, false),
+        ("5-7", "1-10", "1-10", true, true),
+        ("1-10", "5-7", "1-10", true, false),
+        ("80,443", "1-100,400-500", "1-100,400-500", true, true),
+        ("80,443", "1-100", "1-100,443", true, false),
+        ("65535", "1-65534", "*", false, false),
+        ("*", "1-65534", "*", true, false),
+        ("1", "*", "*", true, true),
+    ] {
+        let (one, two) = (set(text), set(other));
+        assert_eq!((one.union(&two).to_string(), two.union(&one).to_string()), (union.into(), union.into()));
+        assert_eq!((one.overlaps(&two), two.overlaps(&one)), (overlaps, overlaps), "{text} {other}");
+        assert_eq!(one.is_covered_by([&two]), covered, "{text} {other}");
+    }
+    assert!(!set("443").is_covered_by([]));
+    assert!(set("1-20").is_covered_by([&set("1-9"), &set("15-30"), &set("10-14")]));
+    assert!(PortSet::any().is_covered_by([&set("1-1000"), &set("1001-65535")]));
+    let is_any = ["*", "1-65535", "1-100,101-65535", "1-65534", "2-65535"].map(|text| set(text).is_any());
+    assert_eq!(is_any, [true, true, true, false, false]);
+    let len = ["1", "1-2", "80,443", "1-10,20-29", "*"].map(|text| set(text).len());
+    assert_eq!(len, [1, 2, 2, 20, 65535]);
+    assert_eq!(set("80,443,8000-8010,9000").to_string(), "80,443,8000-8010,9000");
+}
+
+#[test]
+fn every_port_mistake_has_its_own_words() {
+    let told = |text: &str| {
+        let error = PortSet::parse(text).expect_err(text);
+        format!("{error}; {}", error.hint())
+    };
+    let plain = "a port is a plain decimal number from 1 to 65535";
+    let service = "service names are not read: they differ between machines";
+    let any = "write `443`, `443,8443`, `9000-9010` or `*`";
+    for (text, expected) in [
+        ("", "nothing after the colon; write a port, or leave the colon out".to_owned()),
+        ("0", format!("{plain}; {any}")),
+        ("https", format!("{service}; write `443`")),
+        ("http", format!("{service}; write `80`")),
+        ("ssh", format!("{service}; write `22`")),
+        ("imap", format!("{service}; {any}")),
+        ("443,*", format!("{plain}; `*` stands alone: every port")),
+        ("443,", format!("{plain}; {any}")),
+        ("1-0", format!("{plain}; {any}")),
+        ("x-9", format!("{service}; {any}")),
+        ("9-x", format!("{service}; {any}")),
+        ("9-8", "the port range runs backwards; write the lower port first, as in `9000-9010`".to_owned()),
+        ("-8", "the port range is open; write the lower port first, as in `9000-9010`".to_owned()),
+        ("8-", "the port range is open; write the lower port first, as in `9000-9010`".to_owned()),
+    ] {
+        assert_eq!(told(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn brackets_and_addresses_are_told_apart() {
+    let told = |text: &str| Entry::parse(text).expect_err(text).to_string();
+    for (text, expected) in [
+        ("[2001:db8::1", "the closing bracket is missing"),
+        ("[2001:db8::1]443", "after the closing bracket only `:` and ports can follow"),
+        ("[2001:db8::]/64", "the prefix length stands outside the brackets"),
+        ("2001:db8::1", "an IPv6 address without brackets: where the port begins is anyone's guess"),
+        ("2001:db8::/64", "an IPv6 address without brackets: where the port begins is anyone's guess"),
+        ("a.example.com:1:2", "more than one colon"),
+        ("[2001:db8::/129]", "the prefix length is not a plain number in range"),
+        ("10.0.0.0/33", "the prefix length is not a plain number in range"),
+        ("10.0.0.1/31", "the range has host bits set"),
+        ("[2001:db8::1/64]", "the range has host bits set"),
+        ("[2001:0db8::1]", "not the canonical spelling (RFC 5952)"),
+        ("[::ffff:8.8.8.8]", "an IPv4-mapped address is reached and compared as IPv4"),
+    ] {
+        assert_eq!(told(text), expected, "{text}");
+    }
+}
+
+#[test]
 fn wide_patterns_need_broad() {
     use Broadness::*;
     for (pattern, expected) in [

@@ -236,6 +236,79 @@ mod tests {
         }
     }
 
+    /// The longest range that holds an address decides, as in routing.
+    #[test]
+    fn each_end_of_a_row_and_its_neighbours_have_the_class_of_the_longest_row() {
+        let mut longest_first: Vec<_> = rows().collect();
+        longest_first.sort_by_key(|row| std::cmp::Reverse(row.range.prefix_len()));
+        for row in rows() {
+            let probes: Vec<IpAddr> = match (row.range.network(), row.range.broadcast()) {
+                (IpAddr::V4(first), IpAddr::V4(last)) => {
+                    let (first, last) = (first.to_bits(), last.to_bits());
+                    let all = [first, last, first.wrapping_sub(1), last.wrapping_add(1)];
+                    all.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))).to_vec()
+                }
+                (IpAddr::V6(first), IpAddr::V6(last)) => {
+                    let (first, last) = (first.to_bits(), last.to_bits());
+                    let all = [first, last, first.wrapping_sub(1), last.wrapping_add(1)];
+                    all.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))).to_vec()
+                }
+                _ => unreachable!("one family"),
+            };
+            for probe in probes {
+                let expected =
+                    longest_first.iter().find(|row| row.range.contains(&probe)).map(|row| row.class);
+                let class = match probe {
+                    IpAddr::V4(probe) => class_v4(probe),
+                    IpAddr::V6(probe) => class_v6(probe),
+                };
+                assert_eq!(Some(class), expected, "{probe}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_are_private_where_some_address_is() {
+        for (range, private) in [
+            ("8.0.0.0/8", false),
+            ("0.0.0.0/0", true),
+            ("172.0.0.0/8", true),
+            ("172.32.0.0/11", false),
+            ("10.1.0.0/16", true),
+            ("192.0.0.9/32", false),
+            ("192.0.0.8/29", true),
+            ("203.0.112.0/23", true),
+            ("2a00::/16", false),
+            ("2000::/3", true),
+            ("2001:db8::/33", true),
+            ("64:ff9b::/96", false),
+            ("fd00::/8", true),
+            ("4000::/16", true),
+            ("::/0", true),
+        ] {
+            assert_eq!(touches_private(range.parse().unwrap()), private, "{range}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_the_class_of_the_row_that_holds_it_whole() {
+        for (range, class) in [
+            ("10.1.0.0/16", NotPublic),
+            ("127.0.0.0/9", Gateway),
+            ("224.1.0.0/16", Forbidden),
+            ("169.254.0.0/16", Metadata),
+            ("8.0.0.0/8", Public),
+            ("168.63.129.0/24", Public),
+            ("fe80::/64", Metadata),
+            ("ff02::/16", Forbidden),
+            ("fd00:ec2::/64", Metadata),
+            ("2a00::/16", Public),
+            ("::/0", Public),
+        ] {
+            assert_eq!(class_of_range(range.parse().unwrap()), class, "{range}");
+        }
+    }
+
     #[test]
     fn a_person_is_shown_the_deciding_row() {
         let source = |address: &str| special_range(address.parse().unwrap()).map(|row| row.source);
