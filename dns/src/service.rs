@@ -124,3 +124,80 @@ fn scrubbed_value(key: u16, value: &[u8], judge: &impl Judge) -> Option<Option<V
     let emptied = kept.is_empty() && !value.is_empty();
     Some((!emptied).then_some(kept))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Allows one target, port 443 and addresses of one network.
+    struct Strict;
+
+    impl Judge for Strict {
+        fn allows_target(&self, target: &Hostname) -> bool {
+            target.as_str() == "cdn.example.com"
+        }
+
+        fn allows_port(&self, port: Port) -> bool {
+            port == Port::HTTPS
+        }
+
+        fn allows_hint(&self, address: IpAddr) -> bool {
+            matches!(address, IpAddr::V4(v4) if v4.octets().starts_with(&[203, 0, 113]))
+        }
+    }
+
+    const SELF: &[u8] = b"\0\x01\0";
+
+    fn parameter(key: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(value.len()).unwrap();
+        [&key.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
+    }
+
+    fn scrubbed(parts: &[&[u8]]) -> Option<(Vec<u8>, bool)> {
+        let data = parts.concat();
+        Service::read(&mut Reader::new(&data, 0)).expect("well formed").scrubbed(&Strict)
+    }
+
+    #[test]
+    fn what_is_allowed_passes_unchanged() {
+        let whole: &[&[u8]] = &[
+            b"\0\x01\x03cdn\x07example\x03com\0",
+            &parameter(0, &[0, 1]),
+            &parameter(1, b"\x02h2"),
+            &parameter(3, &443_u16.to_be_bytes()),
+            &parameter(4, &[203, 0, 113, 7]),
+        ];
+        assert_eq!(scrubbed(whole), Some((whole.concat(), false)));
+    }
+
+    #[test]
+    fn what_hides_a_name_or_is_unknown_is_taken_out() {
+        for key in [5, 7, 8, 9, 65_000] {
+            let removed = parameter(key, b"\x01x");
+            assert_eq!(
+                scrubbed(&[SELF, &parameter(1, b"\x02h2"), &removed]),
+                Some(([SELF, &parameter(1, b"\x02h2")].concat(), true,))
+            );
+            // A record that needs what was taken out falls.
+            let needs = parameter(0, &key.to_be_bytes());
+            assert_eq!(scrubbed(&[SELF, &needs, &removed]), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn forbidden_hints_are_taken_out_one_by_one() {
+        let mixed = parameter(4, &[203, 0, 113, 7, 10, 0, 0, 1]);
+        let left = parameter(4, &[203, 0, 113, 7]);
+        assert_eq!(scrubbed(&[SELF, &mixed]), Some(([SELF, &left].concat(), true)));
+        assert_eq!(scrubbed(&[SELF, &parameter(4, &[10, 0, 0, 1])]), Some((SELF.to_vec(), true)));
+        assert_eq!(scrubbed(&[SELF, &parameter(6, &[0; 16])]), Some((SELF.to_vec(), true)));
+    }
+
+    #[test]
+    fn other_targets_and_ports_take_the_record_with_them() {
+        assert_eq!(scrubbed(&[b"\0\x01\x04evil\x04test\0"]), None);
+        assert_eq!(scrubbed(&[b"\0\0\x04evil\x04test\0"]), None, "as an alias too");
+        assert_eq!(scrubbed(&[SELF, &parameter(3, &8443_u16.to_be_bytes())]), None);
+        assert_eq!(scrubbed(&[SELF, &parameter(3, &[0, 0])]), None);
+    }
+}

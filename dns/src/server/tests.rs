@@ -22,6 +22,10 @@ host   = "text.example.com"
 qtypes = ["A", "TXT", "SRV", "MX", "CNAME"]
 
 [[policy.case.rule]]
+host   = "*.txt.example.com"
+qtypes = ["TXT"]
+
+[[policy.case.rule]]
 host   = "7.113.0.203.in-addr.arpa"
 qtypes = ["PTR"]
 "#;
@@ -750,4 +754,47 @@ async fn a_client_has_so_many_connections_and_a_connection_so_many_queries() {
     let _ = timeout(Duration::from_secs(5), stream.read_to_end(&mut sink)).await.expect("closed");
     // 100 replies in all; the first one's length was read above.
     assert!(sink.len() <= 100 * (2 + 63) && !sink.is_empty(), "{}", sink.len());
+}
+
+#[tokio::test]
+async fn a_wildcard_sends_little_text_and_an_exact_rule_all_of_it() {
+    let (upstream, asked) = upstream(|query, _| {
+        let name = query.queries[0].name().to_string();
+        let records: Vec<_> =
+            ["a", "b", "c"].map(|letter| format!("{name} 5 TXT {}", letter.repeat(200))).into();
+        let records: Vec<_> = records.iter().map(String::as_str).collect();
+        vec![response(query, ResponseCode::NoError, &records).to_vec().unwrap()]
+    })
+    .await;
+    let scene = Scene::over((upstream, asked)).await;
+    let reply = scene.ask("a.txt.example.com", RecordType::TXT).await;
+    assert_eq!((reply.answers.len(), extended(&reply)), (2, Some((4, "edited by policy".into()))));
+    let reply = scene.ask("text.example.com", RecordType::TXT).await;
+    assert_eq!((reply.answers.len(), extended(&reply)), (3, None));
+}
+
+#[tokio::test]
+async fn a_server_that_is_told_to_stop_stops() {
+    let (gate, _) = gate(POLICY);
+    let server = Server::new(gate, resolver([nobody().await]), metrics(), Limits::default());
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let until = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
+    let over_udp = server.serve_udp(udp, "udp".into(), until(stopped.clone()));
+    let over_tcp = server.serve_tcp(tcp, "tcp".into(), until(stopped));
+    let tell = async {
+        let asking = query("localhost", RecordType::A).to_vec().unwrap();
+        client.write_all(&[&(asking.len() as u16).to_be_bytes()[..], &asking].concat()).await.unwrap();
+        client.read_u16().await.unwrap();
+        stop.send_replace(true);
+    };
+    let (udp, tcp, ()) =
+        timeout(Duration::from_secs(5), async { tokio::join!(over_udp, over_tcp, tell) }).await.unwrap();
+    assert!(udp.is_ok() && tcp.is_ok());
+    let closed = timeout(Duration::from_secs(5), client.read_to_end(&mut Vec::new())).await.expect("closed");
+    assert!(closed.is_ok());
 }

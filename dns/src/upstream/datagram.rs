@@ -46,20 +46,19 @@ const BATCH: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     server: SocketAddr,
+    /// How often a socket could not be opened.
+    failures: AtomicU32,
     sockets: [Mutex<Option<Arc<Socket>>>; SOCKETS],
 }
 
 impl Datagrams {
     pub(crate) fn new(server: SocketAddr) -> Self {
-        Self { server, sockets: Default::default() }
+        Self { server, failures: AtomicU32::new(0), sockets: Default::default() }
     }
 
     /// Asks once. The caller holds the clock.
     pub(crate) async fn ask(&self, name: &Hostname, qtype: QType) -> Result<Answer, LookupError> {
-        let socket = self.socket().map_err(|error| {
-            tracing::warn!(%error, server = %self.server, "cannot open a socket to a DNS upstream");
-            LookupError::Unreachable
-        })?;
+        let socket = self.socket().map_err(|error| self.cannot_open(&error))?;
         let mut waiting = socket.enter(name, qtype).ok_or(LookupError::Overloaded)?;
         let query = write_query(waiting.id, name, qtype);
         socket.udp.send(&query).await.map_err(|_| LookupError::Unreachable)?;
@@ -73,6 +72,16 @@ impl Datagrams {
             return Err(LookupError::Malformed);
         }
         Answer::read(&message, name, qtype, Instant::now())
+    }
+
+    /// Tells the operator, who may have to raise a limit: at the first failure and ever more rarely, since a sandbox
+    /// can cause as many as it asks questions.
+    fn cannot_open(&self, error: &std::io::Error) -> LookupError {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures.is_power_of_two() {
+            tracing::warn!(%error, server = %self.server, failures, "cannot open a socket to a DNS upstream");
+        }
+        LookupError::Unreachable
     }
 
     /// One of the sockets at random, opened or replaced where that is due.

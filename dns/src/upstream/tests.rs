@@ -100,3 +100,20 @@ fn there_must_be_somebody_to_ask() {
     let https = Upstream::parse("https://dns.example/q", &[]).unwrap();
     assert!(matches!(Servers::new(&[https], &metrics()), Err(ResolverError::NoUpstream)));
 }
+
+#[tokio::test]
+async fn encrypted_upstreams_that_do_not_listen_are_told_within_the_budget() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (name, port) = (host("dns.example"), nobody.port());
+    let tls = Upstream::Tls { address: nobody, name: name.clone() };
+    let https = Upstream::Https { name, port, path: "/dns-query".into(), bootstrap: vec![nobody.ip()] };
+    for upstream in [tls, https] {
+        let servers = Servers::new(std::slice::from_ref(&upstream), &metrics()).unwrap();
+        let asked = tokio::time::timeout(BUDGET + TRY, servers.ask(&host("api.example.com"), QType::A)).await;
+        let failed = asked.expect("within the budget").expect_err("nobody listens");
+        assert!(
+            matches!(failed, LookupError::Unreachable | LookupError::Timeout),
+            "{upstream:?}: {failed:?}"
+        );
+    }
+}
