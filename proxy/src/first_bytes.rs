@@ -120,7 +120,7 @@ impl Established {
     pub(crate) async fn serve_http(self) {
         let Self { tunnel, session, peer, client } = self;
         let counted = tunnel.to_upstream.len();
-        let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: &session, counted };
+        let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: session, counted };
         inside
             .serve(Leg::new(tunnel.client, tunnel.to_upstream), Leg::new(tunnel.upstream, tunnel.to_client))
             .await;

@@ -10,10 +10,11 @@ use tokio::sync::watch;
 
 use super::body::Transfer;
 use super::exchange::{Ended, Exchange};
-use super::forward::{Next, ask, asked, end, is_sane, refuse, write_head};
+
 use super::head::{RequestHead, Target};
 use super::leg::Leg;
 use super::reply;
+use super::request::{Next, ask, asked, end, is_sane, refuse, write_head};
 use super::serve::{Unreadable, read_head};
 use crate::gateway::Gateway;
 use crate::live::Session;
@@ -25,7 +26,7 @@ pub(crate) struct Inside<'a> {
     pub(crate) gateway: &'a Arc<Gateway>,
     pub(crate) peer: &'a Peer,
     /// The tunnel's own session: it names the destination, and its end is the tunnel's.
-    pub(crate) tunnel: &'a Session,
+    pub(crate) tunnel: Session,
     /// So much of what the client has sent is counted as the tunnel's; the rest is counted as its requests'.
     pub(crate) counted: usize,
 }
@@ -40,25 +41,33 @@ struct Request<'a> {
 
 impl Inside<'_> {
     /// Serves requests until one of the sides closes.
-    pub(crate) async fn serve(mut self, mut client: Leg, mut upstream: Leg) {
+    pub(crate) async fn serve(mut self, client: Leg, upstream: Leg) {
+        let last = self.requests(client, upstream).await;
+        // The end of the tunnel is on record before its client has taken the last answer.
+        drop(self);
+        if let Some(client) = last {
+            client.finish().await;
+        }
+    }
+
+    /// Returns the client where there is something left to send to it.
+    async fn requests(&mut self, mut client: Leg, mut upstream: Leg) -> Option<Leg> {
         let mut stopping = self.gateway.stopping();
         loop {
-            let Some(read) = self.next(&mut client, &mut upstream, &mut stopping).await else { return };
-            let head = match read {
-                Ok(mut head) => {
-                    head.keep_alive &= !*stopping.borrow();
-                    head
-                }
-                Err(unreadable) => return self.refuse_unreadable(client, unreadable).await,
+            let mut head = match self.next(&mut client, &mut upstream, &mut stopping).await? {
+                Ok(head) => head,
+                Err(unreadable) => return Some(self.refuse_unreadable(client, unreadable).await),
             };
-            let Some(request) = self.request(&head) else { return };
+            head.keep_alive &= !*stopping.borrow();
+            let request = self.request(&head)?;
             let next = match self.judge(&request, &client).await {
                 Ok(session) => match self.exchange(&request, session, client, upstream).await {
-                    Some(both) => {
+                    Ok(both) => {
                         (client, upstream) = both;
                         continue;
                     }
-                    None => return,
+                    Err(Next::Again(client) | Next::Last(client)) => return Some(client),
+                    Err(Next::Ended) => return None,
                 },
                 Err(refused) => {
                     let over =
@@ -68,7 +77,8 @@ impl Inside<'_> {
             };
             match next {
                 Next::Again(same) => client = same,
-                Next::Ended => return,
+                Next::Last(client) => return Some(client),
+                Next::Ended => return None,
             }
         }
     }
@@ -151,11 +161,12 @@ impl Inside<'_> {
         session: Session,
         mut client: Leg,
         mut upstream: Leg,
-    ) -> Option<(Leg, Leg)> {
+    ) -> Result<(Leg, Leg), Next> {
         let idle = self.gateway.timeouts.idle;
         let mut asked = asked(request.head, session.permit());
         asked.tied = true;
-        write_head(request.head, &request.shown, request.target, &session, upstream.outbox()).ok()?;
+        let head = write_head(request.head, &request.shown, request.target, &session, upstream.outbox());
+        head.map_err(|_| Next::Ended)?;
         let counted = std::mem::take(&mut self.counted).min(request.head.raw().len());
         session.meter().add_up(request.head.raw().len() - counted);
         let body = request.head.body.into();
@@ -171,18 +182,17 @@ impl Inside<'_> {
         .run()
         .await;
         if ended == (Ended::Whole { keep_client: true, keep_upstream: true }) {
-            return Some((client, upstream));
+            return Ok((client, upstream));
         }
-        end(client, upstream, session, ended, request.head, idle).await;
-        None
+        Err(end(client, upstream, session, ended, request.head, idle).await)
     }
 
-    async fn refuse_unreadable(&self, mut client: Leg, unreadable: Unreadable) {
+    async fn refuse_unreadable(&self, mut client: Leg, unreadable: Unreadable) -> Leg {
         let gate = &self.gateway.gate;
         let attempt = gate.attempt(now(), self.peer, Inbound::Http, Ask::unreadable(&unreadable.shown));
         let denial = gate.refuse(attempt, Reason::BadRequest).settle().await;
         self.tunnel.cut(Reason::BadRequest);
         client.outbox().extend(reply::bad_head(&denial, unreadable.bad));
-        client.finish().await;
+        client
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod inside;
 pub(crate) mod leg;
 pub(crate) mod pool;
 mod reply;
+mod request;
 mod response;
 mod serve;
 

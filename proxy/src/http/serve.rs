@@ -8,10 +8,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::forward::{Next, forward};
+use super::forward::forward;
 use super::head::{BadHead, HeadReader, RequestHead, Target};
 use super::leg::Leg;
 use super::reply::{self, Form};
+use super::request::Next;
 use crate::connection::Connection;
 use crate::first_bytes::Established;
 
@@ -46,6 +47,10 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
         match head.target {
             Target::Absolute { .. } => match Box::pin(forward(&gateway, &peer, client, &head)).await {
                 Next::Again(same) => client = same,
+                Next::Last(client) => {
+                    client.finish().await;
+                    return None;
+                }
                 Next::Ended => return None,
             },
             Target::Authority(_) => break Ok(head),
