@@ -139,6 +139,63 @@ async fn bulk<C: AsyncReadExt + AsyncWriteExt + Send + Unpin + 'static>(pair: Pa
     assert_eq!((closed.up, closed.down), (LENGTH as u64, LENGTH as u64));
 }
 
+/// Chunks of many sizes, written and read at different paces, so that a direction changes between copying and splicing
+/// in the middle of everything, with bytes held and without.
+async fn ragged(mut end: TcpStream, seed: u64, length: usize) -> Vec<u8> {
+    let (mut read, mut write) = end.split();
+    let mut random = seed;
+    let mut next = move || {
+        // Knuth's MMIX constants.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize
+    };
+    let mut paces = next;
+    let bytes = pattern(length);
+    let writing = async {
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let most = [40, 5_000, 70_000, 400_000][next() % 4];
+            let (chunk, after) = rest.split_at(rest.len().min(1 + next() % most));
+            write.write_all(chunk).await.unwrap();
+            rest = after;
+            for _ in 0..next() % 4 {
+                tokio::task::yield_now().await;
+            }
+        }
+        write.shutdown().await.unwrap();
+    };
+    let reading = async {
+        let mut got = Vec::new();
+        let mut buffer = vec![0; 300_000];
+        loop {
+            let most = [50, 3_000, 300_000][paces() % 3];
+            match read.read(&mut buffer[..1 + paces() % most]).await.unwrap() {
+                0 => return got,
+                read => got.extend_from_slice(&buffer[..read]),
+            }
+            for _ in 0..paces() % 8 {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::join!(writing, reading).1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_survive_every_mix_of_sizes_and_paces() {
+    const LENGTH: usize = 3 << 20;
+    let expected = pattern(LENGTH);
+    for seed in 1..=5 {
+        let pair = tunnel(HOUR).await;
+        let client = tokio::spawn(ragged(pair.client, seed, LENGTH));
+        let upstream = tokio::spawn(ragged(pair.upstream, seed << 32, LENGTH));
+        assert!(client.await.unwrap() == expected, "down, seed {seed}");
+        assert!(upstream.await.unwrap() == expected, "up, seed {seed}");
+        let closed = ends(pair.closed).await;
+        assert_eq!((closed.up, closed.down), (LENGTH as u64, LENGTH as u64));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bulk_arrives_whole_over_tcp() {
     bulk(tunnel(HOUR).await).await;
