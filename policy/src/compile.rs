@@ -1,6 +1,6 @@
 //! Compiling: from the tables that authors wrote to the policy that is served.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::policy::{Policy, Sandbox};
@@ -34,12 +34,16 @@ impl Policy {
             .flat_map(|sandbox| sandbox.identify.iter().map(move |evidence| (&sandbox.id, evidence)));
         let identities = Identities::new(evidence);
         let mut conflicts = Vec::new();
+        // Many sandboxes share their policies, and then their conflicts.
+        let mut judged = HashSet::new();
         let mut sandboxes = HashMap::new();
         for table in source.sandboxes {
             let named = table.policies.iter().filter_map(|name| sets.get(name));
             let opened = table.internal.iter().filter_map(|name| internals.get(name));
             let sets: Vec<_> = named.chain(opened).cloned().collect();
-            conflicts.extend(shadowed(&sets));
+            if judged.insert(sets.iter().map(Arc::as_ptr).collect::<Vec<_>>()) {
+                conflicts.extend(shadowed(&sets));
+            }
             let sandbox = Sandbox {
                 id: table.id.clone(),
                 sets,

@@ -23,16 +23,19 @@ impl Context<'_> {
     /// Reports an allow rule that could never allow, because the floor lies over it.
     pub(super) fn check_floor(&self, host: &HostPattern, item: &Item<'_>) -> bool {
         let metadata = ("a cloud metadata endpoint is never opened", "remove it; no rule lifts that");
-        let found = match host {
-            HostPattern::Exact(name) if metadata_name(name) => Some(metadata),
-            HostPattern::Exact(name) | HostPattern::Below(name) | HostPattern::ApexAndBelow(name)
-                if special_use_name(name) == Some(SpecialUse::Always) =>
-            {
-                Some((
-                    "the name never means a host on the network",
-                    "to open a port of this host, write `host_port` in an `[internal.X]` table",
-                ))
+        let name = match host {
+            HostPattern::Exact(name) | HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => {
+                Some(name)
             }
+            HostPattern::InnerStar(star) => Some(&star.after),
+            HostPattern::Any | HostPattern::Net(_) => None,
+        };
+        let found = match host {
+            _ if name.is_some_and(metadata_name) => Some(metadata),
+            _ if name.and_then(special_use_name) == Some(SpecialUse::Always) => Some((
+                "the name never means a host on the network",
+                "to open a port of this host, write `host_port` in an `[internal.X]` table",
+            )),
             HostPattern::Net(net) => self.addresses.floor_of(*net, self.local).map(|class| match class {
                 AddressClass::Metadata => metadata,
                 AddressClass::Gateway => (
