@@ -48,6 +48,11 @@ impl Lab {
         Ok(Lab { gateway, world })
     }
 
+    /// Gives the gateway's host another address, as DHCP or a tunnel does while a gateway runs.
+    pub fn add_gateway_address(&self, address: IpAddr) -> io::Result<()> {
+        wiring::add_gateway_address(&self.gateway, address)
+    }
+
     /// The gateway's host.
     #[must_use]
     pub fn gateway(&self) -> &Namespace {

@@ -43,6 +43,11 @@ fn prepare() -> io::Result<()> {
     Netlink::open()?.set_up(LO)
 }
 
+/// Gives the gateway's host another address.
+pub(super) fn add_gateway_address(gateway: &Namespace, address: IpAddr) -> io::Result<()> {
+    gateway.run(|| Netlink::open()?.add_address(LO, Prefix::host(address)))
+}
+
 fn wire_gateway() -> io::Result<()> {
     let up0 = index_of("up0")?;
     let mut netlink = Netlink::open()?;

@@ -14,6 +14,7 @@ mod bypass;
 mod change;
 mod clients;
 mod crash;
+mod daemon;
 mod house;
 mod invariants;
 mod lab;

@@ -15,6 +15,8 @@ pub struct Document {
     file: Arc<str>,
     text: String,
     line_starts: Vec<usize>,
+    /// Then a column is a difference of offsets: a list of a million names on one line is counted only so.
+    is_ascii: bool,
 }
 
 impl Document {
@@ -42,7 +44,8 @@ impl Document {
     fn from_text(file: Arc<str>, text: String) -> Document {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(breaks).collect();
-        Document { file, text, line_starts }
+        let is_ascii = text.is_ascii();
+        Document { file, text, line_starts, is_ascii }
     }
 
     /// The file's name, as it was given.
@@ -53,7 +56,10 @@ impl Document {
     pub(super) fn place(&self, offset: usize) -> Place {
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = line.checked_sub(1).and_then(|before| self.line_starts.get(before)).copied().unwrap_or(0);
-        let before = self.text.get(start..offset).map_or(0, |text| text.chars().count());
+        let before = match self.is_ascii {
+            true => offset.saturating_sub(start),
+            false => self.text.get(start..offset).map_or(0, |text| text.chars().count()),
+        };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Place { file: Arc::clone(&self.file), line: count(line), column: count(before + 1) }
     }
