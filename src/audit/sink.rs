@@ -1,7 +1,9 @@
 //! Where lines go: a file, or the standard output. Whole lines only, and never a wait without an end.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,10 @@ const MODE: u32 = 0o640;
 
 /// A write of at most this many bytes to a pipe is never mixed with another's (POSIX `PIPE_BUF`, 4096 on Linux).
 const PIPE_BUF: usize = 4096;
+
+/// SIGKILL may end a write to a file between two pages, never inside one (`generic_perform_write` in Linux asks before
+/// each). A piece that crosses no border is therefore whole or not there.
+const PAGE: u64 = 4096;
 
 /// How long a pipe or a terminal may take nothing before its lines are given up.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -82,17 +88,16 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn open(place: Place, rotation: Option<Rotation>) -> Result<Self, OpenError> {
-        let (fd, kind, size) = open(&place)?;
+        let Opened { fd, kind, size, torn } = open(&place)?;
         let full_at = rotation.map_or(u64::MAX, |rotation| rotation.size);
-        Ok(Self { place, rotation, fd, kind, size, full_at, torn: false, failing: false })
+        Ok(Self { place, rotation, fd, kind, size, full_at, torn, failing: false })
     }
 
     /// Opens the place anew, for whoever has moved the file away. The old file stays in use where that fails.
     pub(super) fn reopen(&mut self) -> Result<(), OpenError> {
         if self.place != Place::Stdout {
-            (self.fd, self.kind, self.size) = open(&self.place)?;
-            self.torn = false;
-            self.full_at = self.rotation.map_or(u64::MAX, |rotation| rotation.size);
+            let fresh = Self::open(self.place.clone(), self.rotation)?;
+            *self = Self { failing: self.failing, ..fresh };
         }
         Ok(())
     }
@@ -137,14 +142,16 @@ impl Sink {
         (done, None)
     }
 
-    /// What one write may take: everything for a file, as many whole lines as stay unmixed for the rest.
+    /// What one write takes: whole lines that stay in one piece, whatever happens; one line where none does.
     fn piece<'a>(&self, rest: &'a [u8]) -> &'a [u8] {
-        if self.kind == Kind::Regular {
-            return rest;
-        }
-        let head = rest.get(..PIPE_BUF).unwrap_or(rest);
-        let whole = head.iter().rposition(|byte| *byte == b'\n').map_or(head.len(), |last| last + 1);
-        head.get(..whole).unwrap_or(head)
+        let room = match self.kind {
+            Kind::Regular => usize::try_from(PAGE - self.size % PAGE).unwrap_or(PIPE_BUF),
+            Kind::Socket | Kind::Stream => PIPE_BUF,
+        };
+        let Some(head) = rest.get(..room) else { return rest };
+        let fits = head.iter().rposition(|byte| *byte == b'\n');
+        let end = fits.or_else(|| rest.iter().position(|byte| *byte == b'\n'));
+        end.and_then(|end| rest.get(..=end)).unwrap_or(rest)
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -220,14 +227,22 @@ pub(super) fn aside(path: &Path, place: u32) -> PathBuf {
     name.into()
 }
 
-fn open(place: &Place) -> Result<(OwnedFd, Kind, u64), OpenError> {
+/// A place just opened.
+struct Opened {
+    fd: OwnedFd,
+    kind: Kind,
+    size: u64,
+    torn: bool,
+}
+
+fn open(place: &Place) -> Result<Opened, OpenError> {
     match place {
         Place::Stdout => open_stdout().map_err(|why| OpenError::of(Path::new("-"), why)),
         Place::File(path) => open_file(path).map_err(|why| OpenError::of(path, why)),
     }
 }
 
-fn open_file(path: &Path) -> io::Result<(OwnedFd, Kind, u64)> {
+fn open_file(path: &Path) -> io::Result<Opened> {
     // O_NOFOLLOW: whoever may write to the folder must not lead the gateway's lines elsewhere. O_NONBLOCK: opening a
     // FIFO that nobody reads fails at once; it changes nothing for regular files.
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -255,10 +270,20 @@ fn open_file(path: &Path) -> io::Result<(OwnedFd, Kind, u64)> {
             return Err(refused("others may write to it; chmod it to 0640"));
         }
     }
-    Ok((fd, kind, size_of(&stat)))
+    let size = size_of(&stat);
+    let torn = kind == Kind::Regular && ends_inside_a_line(path, size);
+    Ok(Opened { fd, kind, size, torn })
 }
 
-fn open_stdout() -> io::Result<(OwnedFd, Kind, u64)> {
+/// Whether whoever wrote last was stopped inside a line. Where that cannot be seen, a line is ended once too often.
+fn ends_inside_a_line(path: &Path, size: u64) -> bool {
+    let Some(last) = size.checked_sub(1) else { return false };
+    let mut byte = [0; 1];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut byte, last));
+    read.is_err() || byte != [b'\n']
+}
+
+fn open_stdout() -> io::Result<Opened> {
     let stdout = io::stdout();
     let stat = rustix::fs::fstat(&stdout)?;
     let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
@@ -267,10 +292,10 @@ fn open_stdout() -> io::Result<(OwnedFd, Kind, u64)> {
         // where the pipe belongs to another user; then poll alone keeps writes short.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if let Ok(fd) = rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
-            return Ok((fd, kind, 0));
+            return Ok(Opened { fd, kind, size: 0, torn: false });
         }
     }
-    Ok((stdout.as_fd().try_clone_to_owned()?, kind, size_of(&stat)))
+    Ok(Opened { fd: stdout.as_fd().try_clone_to_owned()?, kind, size: size_of(&stat), torn: false })
 }
 
 const fn kind_of(file_type: FileType) -> Kind {
@@ -325,5 +350,36 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.get(1..), Some(&["{\"a\":1}", "{\"b\":2}"][..]));
         assert!(lines[0].bytes().all(|byte| byte == b'x'));
+    }
+    #[test]
+    fn what_the_last_run_left_torn_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        for (left, expected) in [("", "x\n"), ("a\n", "a\nx\n"), ("a\n{\"b", "a\n{\"b\nx\n")] {
+            std::fs::write(&path, left).expect("written");
+            let mut sink = Sink::open(Place::File(path.clone()), None).expect("it opens");
+            assert!(matches!(sink.write(b"x\n"), Outcome::Written));
+            assert_eq!(std::fs::read_to_string(&path).expect("text"), expected);
+        }
+    }
+
+    #[test]
+    fn a_piece_holds_whole_lines_and_crosses_a_page_only_where_a_line_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sink = Sink::open(Place::File(folder.path().join("a")), None).expect("it opens");
+        let line = |length: usize| [vec![b'x'; length - 1], vec![b'\n']].concat();
+        for (size, lines, first) in [
+            (0, vec![100], 100),
+            (0, vec![4096], 4096),
+            (0, vec![3000, 1000, 97], 4000),
+            (4000, vec![97, 10], 97),
+            (4000, vec![96, 10], 96),
+            (4000, vec![10, 10, 97], 20),
+            (8191, vec![2, 10], 2),
+        ] {
+            sink.size = size;
+            let batch: Vec<u8> = lines.iter().flat_map(|length| line(*length)).collect();
+            assert_eq!(sink.piece(&batch).len(), first, "{size} {lines:?}");
+        }
     }
 }
