@@ -1,7 +1,7 @@
 //! Decisions as values: what the gate hands out, and nobody else can make.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::attempt::{Ask, Attempt};
 use crate::decide::port_to_dial;
@@ -18,6 +18,7 @@ use crate::time::Timestamp;
 
 /// What the gate says to an attempt.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for each attempt")]
 pub enum Decision {
     /// It may go on to resolving and dialling.
     Allow(Permit),
@@ -97,6 +98,8 @@ pub struct Permit {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) grant: Grant,
     pub(crate) generation: Generation,
+    /// The name that a tunnel to a literal showed: a later policy may deny it.
+    pub(crate) shown: OnceLock<Hostname>,
 }
 
 /// What a permit says of the first bytes of a tunnel (docs/policy.md, step 9).
@@ -203,6 +206,8 @@ pub struct VettedAddrs {
     pub(crate) permit: Permit,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) dropped: usize,
+    /// The aliases that led there.
+    pub(crate) chain: Box<[Hostname]>,
 }
 
 impl VettedAddrs {
@@ -237,6 +242,8 @@ pub struct Live {
     pub(crate) permit: Permit,
     pub(crate) address: SocketAddr,
     pub(crate) opened: Timestamp,
+    /// The aliases that led there: a later policy may deny one.
+    pub(crate) chain: Box<[Hostname]>,
 }
 
 impl Live {

@@ -12,8 +12,8 @@ mod alias;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
@@ -163,7 +163,9 @@ impl Gate {
         let view = View { policy: &held.policy, local: &held.local, now };
         let generation = held.generation;
         match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
-            Verdict::Allow(sandbox, grant) => Decision::Allow(Permit { attempt, sandbox, grant, generation }),
+            Verdict::Allow(sandbox, grant) => {
+                Decision::Allow(Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() })
+            }
             Verdict::Deny(sandbox, finding) => {
                 Decision::Deny(self.deny(Denial::new(attempt, sandbox, finding, generation), now))
             }
@@ -214,7 +216,7 @@ impl Gate {
         match view.vet(&permit.sandbox, permit.rule(), &permit.attempt.ask, resolved, &mut Silent) {
             Ok(addresses) => {
                 let dropped = resolved.addresses.len() - addresses.len();
-                Ok(VettedAddrs { permit, addresses, dropped })
+                Ok(VettedAddrs { permit, addresses, dropped, chain: resolved.chain.into() })
             }
             Err(reason) => Err(self.deny_permit(permit, reason, now)),
         }
@@ -263,14 +265,15 @@ impl Gate {
     ) -> Result<Unsettled<Live>, Unsettled<Denial>> {
         let held = self.in_force.load();
         let now = self.advance(now);
-        let permit = self.renewed(vetted.permit, &held, now)?;
+        let VettedAddrs { permit, chain, .. } = vetted;
+        let permit = self.renewed(permit, &held, now)?;
         let view = View { policy: &held.policy, local: &held.local, now };
-        let judged = view.judge_socket(&permit.sandbox, permit.rule(), &permit.attempt.ask, address);
+        let judged = view.judge_open(&permit.sandbox, permit.rule(), &permit.attempt.ask, &chain, address);
         if let Err(reason) = judged {
             return Err(self.deny_permit(permit, reason, now));
         }
         let receipt = self.record_allow(&permit, now, None, Some(address.ip()), None);
-        Ok(Unsettled::new(Live { permit, address, opened: now }, receipt))
+        Ok(Unsettled::new(Live { permit, address, opened: now, chain }, receipt))
     }
 
     /// Records that a look-up was answered.
@@ -337,8 +340,12 @@ impl Gate {
         if !grant.asks_no_more_than(&live.permit.grant, &attempt.ask) {
             return Err(Reason::PolicyChanged);
         }
-        view.judge_socket(&sandbox, grant.rule.as_ref(), &attempt.ask, live.address)
-            .map_err(|_| Reason::PolicyChanged)
+        let shown = live.permit.shown.get().cloned().map(Host::Name);
+        let denied =
+            shown.is_some_and(|name| view.judge_beside_literal(&sandbox, &name, &attempt.ask).is_err());
+        let rule = grant.rule.as_ref();
+        let judged = view.judge_open(&sandbox, rule, &attempt.ask, &live.chain, live.address);
+        if denied || judged.is_err() { Err(Reason::PolicyChanged) } else { Ok(()) }
     }
 
     /// Judges a name that a tunnel showed against the one that was allowed (step 9).
@@ -358,7 +365,10 @@ impl Gate {
                 Err(Reason::HostMismatch)
             }
             (Some(Host::Address(_)), Shown::Sni(name)) => {
-                self.judge_beside_literal(permit, &Host::Name(name.clone()))
+                self.judge_beside_literal(permit, &Host::Name(name.clone()))?;
+                // A second hello, after a HelloRetryRequest, repeats the name of the first (RFC 8446 section 4.1.2).
+                let first = permit.shown.get_or_init(|| name.clone());
+                if first == name { Ok(()) } else { Err(Reason::SniMismatch) }
             }
             (Some(Host::Address(_)), Shown::Host(host)) => self.judge_beside_literal(permit, host),
             _ => Ok(()),
@@ -369,17 +379,7 @@ impl Gate {
     fn judge_beside_literal(&self, permit: &Permit, host: &Host) -> Result<(), Reason> {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
-        if permit.host().as_ref() == Some(host) {
-            return Ok(());
-        }
-        if let Some(reason) = view.floor(host) {
-            return Err(reason);
-        }
-        let Some(port) = permit.attempt.ask.port() else { return Ok(()) };
-        match view.deny_rule(&permit.sandbox, host, port) {
-            Some(_) => Err(Reason::DeniedByRule),
-            None => Ok(()),
-        }
+        view.judge_beside_literal(&permit.sandbox, host, &permit.attempt.ask)
     }
 
     /// The first moment after `now` at which something ends by itself: live streams are then to be judged anew.
@@ -404,7 +404,9 @@ impl Gate {
             return Err(self.deny(denial, now));
         }
         match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
-            Verdict::Allow(sandbox, grant) => Ok(Permit { attempt, sandbox, grant, generation }),
+            Verdict::Allow(sandbox, grant) => {
+                Ok(Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() })
+            }
             Verdict::Deny(sandbox, finding) => {
                 Err(self.deny(Denial::new(attempt, sandbox, finding, generation), now))
             }

@@ -91,20 +91,45 @@ impl View<'_> {
         if open { Ok(()) } else { Err(Reason::AddressNotPublic) }
     }
 
-    /// Judges the socket of a stream that `rule` allows: its address, and its port, which a host port may have changed.
+    /// Judges an open stream that `rule` allows: the aliases that led there, its address, and its port, which a host
+    /// port may have changed.
     ///
     /// # Errors
     /// The reason for which it must not be used.
-    pub(crate) fn judge_socket(
+    pub(crate) fn judge_open(
         &self,
         sandbox: &Sandbox,
         rule: Option<&RuleRef>,
         ask: &Ask,
+        chain: &[Hostname],
         socket: SocketAddr,
     ) -> Result<(), Reason> {
+        for alias in chain {
+            self.judge_alias(sandbox, alias, ask)?;
+        }
         self.judge_address(sandbox, rule, ask, socket.ip())?;
         let port = port_to_dial(rule.map(RuleRef::rule), ask);
         if port == Some(socket.port()) { Ok(()) } else { Err(Reason::AddressForbidden) }
+    }
+
+    /// Judges the host that a tunnel to a literal showed: it meets the floor and deny rules only.
+    ///
+    /// # Errors
+    /// The reason for which the tunnel must be closed.
+    pub(crate) fn judge_beside_literal(
+        &self,
+        sandbox: &Sandbox,
+        host: &Host,
+        ask: &Ask,
+    ) -> Result<(), Reason> {
+        if ask.host().as_ref() == Some(host) {
+            return Ok(());
+        }
+        match (self.floor(host), ask.port()) {
+            (Some(reason), _) => Err(reason),
+            (None, Some(port)) if self.deny_rule(sandbox, host, port).is_some() => Err(Reason::DeniedByRule),
+            (None, _) => Ok(()),
+        }
     }
 
     /// Judges a name further down a chain of CNAMEs: the floor and written deny rules judge it, allow rules do not.

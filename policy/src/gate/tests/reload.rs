@@ -212,6 +212,40 @@ fn internal_streams_are_held_to_what_the_table_opens_now() {
 }
 
 #[test]
+fn what_led_to_a_stream_and_what_it_showed_are_judged_again() {
+    let name = |text: &str| Hostname::parse(text).expect("a name");
+    let chain = [name("cdn.example.net")];
+    let socket: SocketAddr = "8.8.8.8:443".parse().expect("a socket");
+    let open = |bench: &Bench, ask: Ask, chain: &[Hostname]| {
+        let resolved = Resolved { chain, addresses: &[socket.ip()] };
+        let vetted = bench.gate.vet(permit(&bench.gate, ask), resolved, NOW).expect("vetted");
+        bench.gate.opened(vetted, socket, NOW).expect("opened").value
+    };
+    let listed = |deny: &str| policy(&format!("allow = [\"api.example.com\", \"8.8.8.8\"]\ndeny = [{deny}]"));
+    let bench = Bench::with(listed(""));
+    let aliased = open(&bench, api(), &chain);
+    let literal = open(&bench, stream("8.8.8.8:443"), &[]);
+    let sni = |text: &str| bench.gate.judge_shown(literal.permit(), Shown::Sni(&name(text)));
+    assert_eq!((sni("a.example.net"), sni("a.example.net")), (Ok(()), Ok(())));
+    assert_eq!(sni("b.example.net"), Err(Reason::SniMismatch), "a second hello");
+    let resolved = Resolved { chain: &chain, addresses: &[socket.ip()] };
+    let dialled = bench.gate.vet(permit(&bench.gate, api()), resolved, NOW).expect("vetted");
+    for (denied, of_aliased, of_literal) in [
+        ("\"other.example.net\"", Ok(()), Ok(())),
+        ("\"cdn.example.net\"", CUT, Ok(())),
+        ("\"a.example.net:443\"", Ok(()), CUT),
+        ("\"a.example.net:80\"", Ok(()), Ok(())),
+        ("\"*.example.net\"", CUT, CUT),
+    ] {
+        bench.gate.install(listed(denied));
+        assert_eq!(bench.gate.still_allows(&aliased, NOW), of_aliased, "{denied}");
+        assert_eq!(bench.gate.still_allows(&literal, NOW), of_literal, "{denied}");
+    }
+    let denied = bench.gate.opened(dialled, socket, NOW).map(|_| ()).expect_err("an alias is denied").value;
+    assert_eq!(denied.reason(), Reason::DeniedByRule);
+}
+
+#[test]
 fn a_permit_follows_its_client_to_no_other_sandbox() {
     let bench = Bench::with(plain());
     let gate = &bench.gate;
