@@ -1,3 +1,5 @@
+mod edges;
+
 use std::collections::BTreeSet;
 
 use super::*;
