@@ -2,6 +2,7 @@
 //! the new one.
 
 use std::{
+    collections::VecDeque,
     fs,
     io::{ErrorKind, Read, Write},
     net::TcpStream,
@@ -19,7 +20,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
 
-use crate::support::{Scene, eventually};
+use crate::support::{EndsClients, Scene, eventually};
 
 const SANDBOX: &str = "[sandbox.s1]\npolicies = [\"case\"]\nidentify = [{ default = true }]\n";
 
@@ -83,24 +84,33 @@ fn after_the_last_deny_no_byte_flows() {
 
     let running = AtomicBool::new(true);
     let opened = AtomicUsize::new(0);
-    let tunnels: Mutex<Vec<TcpStream>> = Mutex::default();
+    let tunnels: Mutex<VecDeque<TcpStream>> = Mutex::default();
     let flips = 150;
     thread::scope(|scope| {
+        // A failed assertion must end the clients too.
+        let _end = EndsClients(&running);
         for _ in 0..16 {
             scope.spawn(|| {
                 while running.load(Ordering::Relaxed) {
+                    let started = Instant::now();
                     let mut client = scene.client();
                     client.send(b"CONNECT api.example.com:8443 HTTP/1.1\r\n\r\n");
                     if client.response().is_tunnel() {
                         opened.fetch_add(1, Ordering::Relaxed);
                         let stream = client.into_stream();
                         stream.set_nonblocking(true).unwrap();
-                        tunnels.lock().unwrap().push(stream);
+                        let mut tunnels = tunnels.lock().unwrap();
+                        tunnels.push_back(stream);
+                        if tunnels.len() > 200 {
+                            tunnels.pop_front();
+                        }
                     }
+                    // A thousand connects a second from all clients together.
+                    thread::sleep(Duration::from_millis(16).saturating_sub(started.elapsed()));
                 }
             });
         }
-        // Every open tunnel sends all the time.
+        // The open tunnels send all the time.
         scope.spawn(|| {
             while running.load(Ordering::Relaxed) {
                 let alive = |stream: &mut TcpStream| match stream.write(b"x") {
@@ -108,7 +118,7 @@ fn after_the_last_deny_no_byte_flows() {
                     Err(error) => error.kind() == ErrorKind::WouldBlock,
                 };
                 tunnels.lock().unwrap().retain_mut(alive);
-                thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(5));
             }
         });
         for flip in 0..flips {

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Client, PROXY, Scene, eventually};
+use crate::support::{Client, EndsClients, PROXY, Scene, eventually};
 
 /// Each connection goes to an address of its own, so that each can be found in the log.
 #[test]
@@ -21,6 +21,7 @@ fn after_kill_9_every_connection_that_an_origin_saw_has_its_line() {
     let running = AtomicBool::new(true);
     let next = AtomicU64::new(1);
     thread::scope(|scope| {
+        let _end = EndsClients(&running);
         for _ in 0..16 {
             scope.spawn(|| {
                 while running.load(Ordering::Relaxed) {
@@ -35,7 +36,7 @@ fn after_kill_9_every_connection_that_an_origin_saw_has_its_line() {
                 }
             });
         }
-        eventually("load", || (next.load(Ordering::Relaxed) > 2000).then_some(()));
+        eventually("load", || (next.load(Ordering::Relaxed) > 1000).then_some(()));
         scene.gateway().signal(Signal::KILL);
         eventually("connections fail", || {
             let failed = Client::try_connect(scene.lab(), PROXY.parse().unwrap()).is_err();
@@ -55,7 +56,7 @@ fn after_kill_9_every_connection_that_an_origin_saw_has_its_line() {
         .collect();
     // Only what a client could use counts: the origin may have accepted a connection whose 200 never left.
     let contacts = scene.contacts();
-    assert!(contacts.len() > 1000, "too few connections to tell: {}", contacts.len());
+    assert!(contacts.len() > 500, "too few connections to tell: {}", contacts.len());
     let missing: Vec<_> =
         contacts.iter().map(|contact| contact.dialled.ip()).filter(|ip| !logged.contains(ip)).collect();
     // A connection that was dialled and not yet recorded when the gateway died carried no byte: it was never answered.

@@ -37,6 +37,7 @@ mod scene;
 mod tls;
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +50,15 @@ pub use tls::{ClientCertificate, TestAuthority, TlsClient};
 
 /// How long a test waits for something that should take milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tells the clients of a load that they may end, when it is dropped: a failed assertion must not leave them running.
+pub struct EndsClients<'a>(pub &'a AtomicBool);
+
+impl Drop for EndsClients<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 /// Looks every few milliseconds until `look` finds something, for at most [`PATIENCE`].
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
