@@ -129,7 +129,7 @@ impl App {
         let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, streams, &registry)?;
         let listeners = Listeners::bind(&config.listen).await?;
         metrics.started(gate.generation(), &config.policy, now);
-        let status = Arc::new(Status::default());
+        let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
         let core = Core { gate, gateway, audit, metrics, status };
         Ok(Self { core, config, dns, listeners, host })

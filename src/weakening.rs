@@ -16,11 +16,13 @@ pub enum Weakening {
     Raw,
     /// A rule that opens DNS types which carry free text.
     FreeText,
+    /// A special-purpose range that counts as public.
+    TreatedAsPublic,
 }
 
 impl Weakening {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Learn, Self::AnyHost, Self::Raw, Self::FreeText];
+    pub const ALL: [Self; 5] = [Self::Learn, Self::AnyHost, Self::Raw, Self::FreeText, Self::TreatedAsPublic];
 
     /// The label in metrics and reports.
     #[must_use]
@@ -30,13 +32,14 @@ impl Weakening {
             Self::AnyHost => "any_host",
             Self::Raw => "raw",
             Self::FreeText => "free_text",
+            Self::TreatedAsPublic => "treated_as_public",
         }
     }
 
-    /// Every weakening of a policy, one for each sandbox or rule that has it.
+    /// Every weakening of a policy, one for each sandbox, rule or range that has it.
     #[must_use]
     pub fn of(policy: &Policy) -> Vec<Self> {
-        let mut found = Vec::new();
+        let mut found = vec![Self::TreatedAsPublic; policy.addresses.treated_as_public().len()];
         for sandbox in policy.sandboxes.values() {
             if matches!(sandbox.mode, Mode::Learn { .. }) {
                 found.push(Self::Learn);

@@ -79,6 +79,11 @@ impl AddressBook {
         })
     }
 
+    /// The special-purpose ranges that count as public.
+    pub fn treated_as_public(&self) -> &[IpNet] {
+        &self.treat_as_public
+    }
+
     /// What `address` is to the gateway. The worse of the address itself and of the IPv4 address that it carries,
     /// except that a NAT64 address is exactly what its IPv4 address is: DNS64 answers must keep working.
     pub fn classify(&self, address: IpAddr, local: &LocalAddresses) -> AddressClass {

@@ -1,10 +1,12 @@
 //! What `/readyz` tells: the phase of the gateway, the policy in force and how its last reload went.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use policy::{Generation, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use crate::audit::Audit;
 
 /// Where a gateway is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +18,8 @@ pub enum Phase {
     Ready,
     /// It takes nothing new and waits for what is open.
     Draining,
+    /// It serves, and denies everything: the audit is required and cannot be written.
+    AuditLost,
 }
 
 /// How the last reload went.
@@ -52,6 +56,9 @@ impl fmt::Display for Report {
             Phase::Starting => "not ready: starting\n",
             Phase::Ready => "ready\n",
             Phase::Draining => "not ready: draining\n",
+            Phase::AuditLost => {
+                "not ready: the audit log is required and cannot be written, so everything is denied\n"
+            }
         })?;
         writeln!(f, "tidegate {}, policy generation {}", self.version, self.policy_generation)?;
         let Some(reload) = &self.reload else { return Ok(()) };
@@ -65,9 +72,10 @@ impl fmt::Display for Report {
 }
 
 /// The state behind the pages.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Status {
     held: Mutex<Held>,
+    audit: Option<Arc<Audit>>,
 }
 
 #[derive(Debug)]
@@ -77,13 +85,19 @@ struct Held {
     reload: Option<Reload>,
 }
 
-impl Default for Status {
+impl Default for Held {
     fn default() -> Self {
-        Self { held: Mutex::new(Held { phase: Phase::Starting, generation: 0, reload: None }) }
+        Self { phase: Phase::Starting, generation: 0, reload: None }
     }
 }
 
 impl Status {
+    /// The state of a gateway with this audit, while it starts.
+    #[must_use]
+    pub fn new(audit: Arc<Audit>) -> Self {
+        Self { held: Mutex::default(), audit: Some(audit) }
+    }
+
     /// Notes the phase.
     pub fn enter(&self, phase: Phase) {
         self.held().phase = phase;
@@ -103,9 +117,11 @@ impl Status {
     #[must_use]
     pub fn report(&self) -> Report {
         let held = self.held();
+        let lost = held.phase == Phase::Ready && self.audit.as_ref().is_some_and(|audit| audit.is_lost());
+        let phase = if lost { Phase::AuditLost } else { held.phase };
         Report {
-            ready: held.phase == Phase::Ready,
-            phase: held.phase,
+            ready: phase == Phase::Ready,
+            phase,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             policy_generation: held.generation,
             reload: held.reload.clone(),

@@ -101,6 +101,12 @@ impl Audit {
         self.shared.queue.reopen()
     }
 
+    /// Whether it is required and cannot be written: everything is then denied.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.shared.queue.is_required() && self.shared.queue.is_failing()
+    }
+
     /// Records something beside attempts.
     pub fn note(&self, notice: Notice<'_>) -> Receipt {
         let at = dns::clock::now();

@@ -125,6 +125,18 @@ fn sighup_writes_on_in_a_new_audit_file() {
 }
 
 #[test]
+fn a_gateway_that_cannot_write_a_required_audit_denies_and_is_not_ready() {
+    let scene = tunnels().configure(|config| config.audit = Some("/dev/full".into()));
+    let Some(scene) = scene.start() else { return };
+    let answered = status_of_connect(&scene);
+    assert_eq!(answered.1.as_deref(), Some("audit_unavailable"), "{answered:?}");
+    let (code, page) = scene.gateway().metrics(scene.lab(), "/readyz");
+    assert_eq!(code, 503);
+    assert!(page.starts_with("not ready: the audit log is required and cannot be written"), "{page}");
+    assert_eq!(scene.gateway().metrics(scene.lab(), "/healthz").0, 200);
+}
+
+#[test]
 fn a_drain_refuses_what_is_new_and_lets_an_open_tunnel_end() {
     let scene = tunnels().configure(|config| config.timeouts = vec!["drain = \"20s\"".to_owned()]);
     let Some(mut scene) = scene.start() else { return };

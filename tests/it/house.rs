@@ -108,7 +108,6 @@ fn exceptions_to_the_bans_are_where_they_are_known() {
         "proxy/src/dial.rs",
         "src/cli/client.rs",
         "src/config/environment.rs",
-        "src/demo/stage.rs",
     ]
     .into_iter()
     .map(PathBuf::from)
