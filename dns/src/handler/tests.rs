@@ -210,3 +210,19 @@ host_port = "127.0.0.1:11434"
     assert_eq!(told(&handler, "pinned.corp.example", QType::HTTPS), [] as [IpAddr; 0]);
     assert_eq!(told(&handler, "local.corp.example", QType::A), [] as [IpAddr; 0]);
 }
+
+#[test]
+fn a_sandbox_has_so_many_questions_under_way_and_no_more() {
+    let (gate, recorder) = gate(POLICY);
+    let limits = Limits { in_flight_per_sandbox: 1, ..Limits::default() };
+    let handler = Handler::new(gate, resolver(["127.0.0.1:9".parse().unwrap()]), metrics(), limits);
+    let peer = Peer::new("udp".into(), "127.0.0.1:5353".parse().ok());
+    let ask = |qtype| handler.decide(&peer, Hostname::parse("api.example.com").unwrap(), qtype);
+    let Err(first) = ask(QType::A) else { panic!("an upstream must be asked") };
+    let Ok(outcome) = ask(QType::AAAA) else { panic!("the limit is reached") };
+    let settled = now_or_never(outcome.settle());
+    assert!(matches!(settled, Settled::Failed(LookupError::Overloaded)), "{settled:?}");
+    assert_eq!(recorder.events(), ["allow upstream_dns_failed api.example.com AAAA 2"]);
+    drop(first);
+    assert!(ask(QType::AAAA).is_err(), "its place is free again");
+}
