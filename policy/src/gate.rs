@@ -230,7 +230,7 @@ impl Gate {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
         let permit = &vetted.permit;
-        view.judge_address(&permit.sandbox, permit.rule(), &permit.attempt.ask, address)
+        view.judge_address(&permit.sandbox, permit.rule(), &permit.attempt.ask, &vetted.chain, address)
     }
 
     /// Judges a name that an answer points to as another service, such as the target of a SRV record: it must be

@@ -218,7 +218,7 @@ impl Index {
                 Some(slot) if slot.is_above_listed => break,
                 Some(slot) => slot.is_above_listed = true,
                 None => {
-                    // A parent of a name is a name, except where it ends in a number: those are not looked up either.
+                    // A parent of a name is a name.
                     let Ok(parent) = Hostname::parse(parent) else { break };
                     self.names.insert(parent, Slot { is_above_listed: true, ..Slot::default() });
                 }

@@ -27,8 +27,9 @@ impl View<'_> {
         found: Resolved<'_>,
         trace: &mut impl Trace,
     ) -> Result<Vec<IpAddr>, Reason> {
-        for name in found.chain {
-            let judged = self.judge_alias(sandbox, name, ask);
+        for (name, at) in found.chain.iter().zip(0..) {
+            let before = found.chain.get(..at).unwrap_or_default();
+            let judged = self.judge_alias(sandbox, ask, before, name);
             trace.step(|| match judged {
                 Ok(()) => format!("alias: {name} passes"),
                 Err(reason) => format!("alias: {name} is refused ({reason})"),
@@ -38,7 +39,7 @@ impl View<'_> {
         let mut addresses = Vec::with_capacity(found.addresses.len());
         let mut strongest: Option<Reason> = None;
         for address in found.addresses {
-            let judged = self.judge_address(sandbox, rule, ask, *address);
+            let judged = self.judge_address(sandbox, rule, ask, found.chain, *address);
             trace.step(|| match judged {
                 Ok(()) => format!("address: {address} may be dialled"),
                 Err(reason) => format!("address: {address} is dropped ({reason})"),
@@ -54,7 +55,7 @@ impl View<'_> {
         }
     }
 
-    /// Judges one address of an attempt that `rule` allows; `None` is learn mode.
+    /// Judges one address, to which `chain` led, of an attempt that `rule` allows; `None` is learn mode.
     ///
     /// # Errors
     /// The reason for which the address is dropped.
@@ -63,6 +64,7 @@ impl View<'_> {
         sandbox: &Sandbox,
         rule: Option<&RuleRef>,
         ask: &Ask,
+        chain: &[Hostname],
         address: IpAddr,
     ) -> Result<(), Reason> {
         let address = canonical(address);
@@ -81,7 +83,7 @@ impl View<'_> {
         let denied_there = host_port
             .and_then(|local| Port::new(local.port()))
             .is_some_and(|port| self.deny_rule(sandbox, &host, port).is_some());
-        if denied_there || self.denies(sandbox, &host, ask) {
+        if denied_there || self.denies(sandbox, ask, chain, &host) {
             return Err(Reason::DeniedByRule);
         }
         let open = match internal {
@@ -105,9 +107,10 @@ impl View<'_> {
         socket: SocketAddr,
     ) -> Result<(), Reason> {
         for alias in chain {
-            self.judge_alias(sandbox, alias, ask)?;
+            // A stream has one port, so that what stands before an alias adds nothing.
+            self.judge_alias(sandbox, ask, &[], alias)?;
         }
-        self.judge_address(sandbox, rule, ask, socket.ip())?;
+        self.judge_address(sandbox, rule, ask, chain, socket.ip())?;
         let port = port_to_dial(rule.map(RuleRef::rule), ask);
         if port == Some(socket.port()) { Ok(()) } else { Err(Reason::AddressForbidden) }
     }
@@ -132,29 +135,38 @@ impl View<'_> {
         }
     }
 
-    /// Judges a name further down a chain of CNAMEs: the floor and written deny rules judge it, allow rules do not.
+    /// Judges a name further down a chain of CNAMEs, behind `before`: the floor and written deny rules judge it, allow
+    /// rules do not.
     ///
     /// # Errors
     /// The reason for which the whole answer is refused.
-    pub(crate) fn judge_alias(&self, sandbox: &Sandbox, name: &Hostname, ask: &Ask) -> Result<(), Reason> {
+    pub(crate) fn judge_alias(
+        &self,
+        sandbox: &Sandbox,
+        ask: &Ask,
+        before: &[Hostname],
+        name: &Hostname,
+    ) -> Result<(), Reason> {
         let host = Host::Name(name.clone());
         match self.floor(&host) {
             Some(reason) => Err(reason),
-            None if self.denies(sandbox, &host, ask) => Err(Reason::DeniedByRule),
+            None if self.denies(sandbox, ask, before, &host) => Err(Reason::DeniedByRule),
             None => Ok(()),
         }
     }
 
     /// Whether deny rules close an alias or an address to an attempt: on its port, or for a look-up on every port that
-    /// is open for its name.
-    fn denies(&self, sandbox: &Sandbox, host: &Host, ask: &Ask) -> bool {
+    /// is open for its name and for the aliases before.
+    fn denies(&self, sandbox: &Sandbox, ask: &Ask, before: &[Hostname], host: &Host) -> bool {
         if let Some(port) = ask.port() {
             return self.deny_rule(sandbox, host, port).is_some();
         }
-        let there = Openings::of(self, sandbox, host);
-        let closed: Vec<_> = there.denied().collect();
-        !closed.is_empty()
-            && ask.host().is_some_and(|asked| !Openings::of(self, sandbox, &asked).some_port_is_left(&closed))
+        let here = Openings::of(self, sandbox, host);
+        let (Some(_), Some(asked)) = (here.denied().next(), ask.host()) else { return false };
+        let passed = before.iter().map(|name| Openings::of(self, sandbox, &Host::Name(name.clone())));
+        let passed: Vec<_> = passed.collect();
+        let closed: Vec<_> = passed.iter().flat_map(Openings::denied).chain(here.denied()).collect();
+        !Openings::of(self, sandbox, &asked).some_port_is_left(&closed)
     }
 }
 

@@ -34,6 +34,6 @@ impl AliasJudge {
         let held = self.gate.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.gate.now() };
         let sandbox = held.policy.sandbox(&self.sandbox.id).unwrap_or(&self.sandbox);
-        view.judge_alias(sandbox, alias, &self.ask).is_ok()
+        view.judge_alias(sandbox, &self.ask, &[], alias).is_ok()
     }
 }

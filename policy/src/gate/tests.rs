@@ -349,6 +349,7 @@ fn a_look_up_shows_no_address_that_no_port_may_reach() {
         deny("8.8.4.4:443"),
         deny("8.8.4.4:8000-9000"),
         deny("half.test:443"),
+        deny("other.test:8443"),
         deny("whole.test:443,8443"),
     ]);
     let vet =
@@ -357,6 +358,10 @@ fn a_look_up_shows_no_address_that_no_port_may_reach() {
     assert_eq!(vet(&[], &["8.8.4.4"]), Err("denied_by_rule"));
     assert_eq!(vet(&["half.test"], &["1.1.1.1"]), Ok(vec!["1.1.1.1".to_owned()]));
     assert_eq!(vet(&["whole.test"], &["1.1.1.1"]), Err("denied_by_rule"));
+    // One port is closed on the way and the other at its end.
+    assert_eq!(vet(&["other.test"], &["8.8.8.8"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["half.test", "other.test"], &["1.1.1.1"]), Err("denied_by_rule"));
+    assert_eq!(vet(&["half.test"], &["8.8.8.8"]), Ok(vec!["8.8.8.8".to_owned()]));
 }
 
 #[test]
@@ -666,6 +671,35 @@ proptest! {
         let before = Bench::new(rules.clone()).answer(ask.clone());
         rules.reverse();
         prop_assert_eq!(Bench::new(rules).answer(ask), before);
+    }
+
+    #[test]
+    fn a_stream_outlives_a_reload_only_where_it_could_be_opened_again(
+        before in prop::collection::vec(any_entry(), 1..4),
+        after in prop::collection::vec((any_entry(), any_terms()), 0..4),
+        denied in prop::collection::vec(any_entry(), 0..2),
+        ask in any_ask(),
+    ) {
+        let rules = before.iter().map(|text| allow(text)).collect();
+        let bench = Bench::new(rules);
+        let Decision::Allow(permit) = bench.check(ask.clone()) else { return Ok(()) };
+        let Some(port) = ask.port() else { return Ok(()) };
+        let ip = ask.host().and_then(|host| host.address()).unwrap_or(IpAddr::from([8, 8, 8, 8]));
+        let resolved = || Resolved { chain: &[], addresses: std::slice::from_ref(&ip) };
+        let socket = SocketAddr::new(ip, port.get());
+        let vetted = bench.gate.vet(permit, resolved(), NOW).expect("a public address");
+        let live = bench.gate.opened(vetted, socket, NOW).expect("opened").value;
+        let after = after.iter().map(|(text, terms)| entry(text, Action::Allow, Some(terms.clone())));
+        let rules = after.chain(denied.iter().map(|text| deny(text))).collect();
+        bench.gate.install(compile_any(rules, Mode::Enforce));
+        let again = match bench.check(ask) {
+            Decision::Allow(permit) => {
+                let narrowed = permit.grant.narrowed;
+                bench.gate.vet(permit, resolved(), NOW).is_ok() && !narrowed
+            }
+            Decision::Deny(_) => false,
+        };
+        prop_assert_eq!(bench.gate.still_allows(&live, NOW).is_ok(), again);
     }
 
     #[test]
