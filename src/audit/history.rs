@@ -5,6 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::sink::aside;
 
@@ -17,6 +18,8 @@ pub struct History {
     path: PathBuf,
     reading: Open,
     later: VecDeque<Open>,
+    /// What has been read, of what is there.
+    seen: Vec<Identity>,
     line: Vec<u8>,
     /// The line is longer than any of ours: it is passed over to its end.
     too_long: bool,
@@ -27,21 +30,30 @@ pub struct History {
 #[derive(Debug)]
 struct Open {
     file: BufReader<File>,
-    /// Device and inode: a file keeps them when it is put aside.
-    identity: (u64, u64),
+    identity: Identity,
     read: u64,
+}
+
+/// What a file keeps when it is put aside. A number of a file that is gone is soon another's, but not its birth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    born: Option<SystemTime>,
 }
 
 impl Open {
     fn at(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        let identity = identity(&file.metadata()?);
+        let identity = Identity::of(&file.metadata()?);
         Ok(Self { file: BufReader::new(file), identity, read: 0 })
     }
 }
 
-fn identity(file: &Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
+impl Identity {
+    fn of(file: &Metadata) -> Self {
+        Self { device: file.dev(), inode: file.ino(), born: file.created().ok() }
+    }
 }
 
 /// The files of a log, the oldest first and the one in use last.
@@ -83,8 +95,9 @@ impl History {
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut files = files(path)?;
         let reading = files.pop_front().ok_or(io::ErrorKind::NotFound)?;
-        let later = files;
-        Ok(Self { path: path.to_owned(), reading, later, line: Vec::new(), too_long: false, moved: false })
+        let seen = vec![reading.identity];
+        let path = path.to_owned();
+        Ok(Self { path, reading, later: files, seen, line: Vec::new(), too_long: false, moved: false })
     }
 
     /// The next whole line, without its newline; `None` where there is none now. A line without an end waits for it.
@@ -120,7 +133,7 @@ impl History {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        if identity(&in_use) == self.reading.identity {
+        if Identity::of(&in_use) == self.reading.identity {
             if in_use.size() < self.reading.read {
                 // Emptied: `logrotate` does so with `copytruncate`.
                 self.turn_to(Open::at(&self.path)?);
@@ -128,17 +141,19 @@ impl History {
         } else if !std::mem::replace(&mut self.moved, true) {
             // Whoever moves a file tells the gateway a moment later: the last lines may still come.
         } else {
-            // Several may have been put aside since. Where this one is no longer among them, all are newer.
+            // Several may have been put aside since, and this one anywhere.
             let mut files = files(&self.path)?;
-            if let Some(this) = files.iter().position(|file| file.identity == self.reading.identity) {
-                files.drain(..=this);
-            }
+            self.seen.retain(|seen| files.iter().any(|file| file.identity == *seen));
+            files.retain(|file| !self.seen.contains(&file.identity));
             self.later = files;
         }
         Ok(())
     }
 
     fn turn_to(&mut self, next: Open) {
+        if !self.seen.contains(&next.identity) {
+            self.seen.push(next.identity);
+        }
         self.reading = next;
         self.line.clear();
         self.too_long = false;
@@ -244,6 +259,24 @@ mod tests {
         fs::write(&path, "6\n").expect("emptied and written");
         history.catch_up().expect("readable");
         assert_eq!(drain(&mut history), ["6"]);
+    }
+
+    #[test]
+    fn a_file_that_is_moved_elsewhere_brings_nothing_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        append(&aside(&path, 1), "1\n");
+        append(&path, "2\n");
+        let mut history = History::open(&path).expect("readable");
+        let mut lines = drain(&mut history);
+        fs::rename(&path, folder.path().join("elsewhere")).expect("it is there");
+        history.catch_up().expect("a file that is gone is no fault");
+        append(&path, "3\n");
+        for _ in 0..3 {
+            history.catch_up().expect("readable");
+            lines.extend(drain(&mut history));
+        }
+        assert_eq!(lines, ["1", "2", "3"]);
     }
 
     #[test]
