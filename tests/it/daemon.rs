@@ -4,11 +4,13 @@
 use std::{
     fs,
     io::{Read, Write},
+    net::TcpStream,
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
     path::PathBuf,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -186,4 +188,67 @@ fn status_and_healthcheck_ask_the_running_gateway() {
     let (code, _, complaint) = run(&scene, "healthcheck", &[]);
     assert_eq!(code, Some(1));
     assert!(complaint.contains("is the gateway running?"), "{complaint}");
+}
+
+/// A proxy on the way out: it notes the line of each CONNECT, says yes, and sends back what comes.
+fn upstream_proxy(asked: Arc<Mutex<Vec<String>>>) -> Behaviour {
+    Behaviour::Custom(Arc::new(move |mut stream: TcpStream, _| {
+        let (mut head, mut byte) = (Vec::new(), [0; 1]);
+        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte)? > 0 {
+            head.push(byte[0]);
+        }
+        let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+        asked.lock().unwrap().push(line);
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+        let mut buffer = [0; 1024];
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => stream.write_all(&buffer[..count])?,
+            }
+        }
+    }))
+}
+
+#[test]
+fn an_upstream_proxy_is_found_by_name_and_asked_for_vetted_addresses_only() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let proxy = upstream_proxy(Arc::clone(&asked));
+    let policy = "[policy.case]\nallow = [\"api.example.com:8443\", \"inside.example.com:8443\", \"direct.example.com:8443\"]\n\
+                  [sandbox.s1]\npolicies = [\"case\"]\nidentify = [{ default = true }]\n\
+                  [upstream]\nproxy = \"http://proxy.corp.example:3128\"\nexcept = [\"direct.example.com\"]\n";
+    let scene = Scene::new()
+        .policy(policy)
+        .resolving("proxy.corp.example", &["A 203.0.113.50"])
+        .resolving("api.example.com", &["A 203.0.113.10"])
+        .resolving("inside.example.com", &["A 10.0.0.1"])
+        .resolving("direct.example.com", &["A 203.0.113.11"])
+        .ports([3128, 8443])
+        .origins(move |to| if to.port() == 3128 { proxy.clone() } else { Behaviour::Echo });
+    let Some(scene) = scene.start() else { return };
+    let status = |to: &str| {
+        let mut client = scene.client();
+        client.send(format!("CONNECT {to} HTTP/1.1\r\n\r\n").as_bytes());
+        let response = client.response();
+        (response.status, response.reason().map(str::to_owned))
+    };
+    assert_eq!(status("api.example.com:8443").0, 200);
+    assert_eq!(status("inside.example.com:8443"), (403, Some("address_not_public".to_owned())));
+    assert_eq!(status("other.example.com:8443"), (403, Some("not_listed".to_owned())));
+    assert_eq!(status("direct.example.com:8443").0, 200);
+    assert_eq!(*asked.lock().unwrap(), ["CONNECT 203.0.113.10:8443 HTTP/1.1"]);
+    assert!(scene.dns().asked_under("other.example.com").is_empty());
+}
+
+#[test]
+fn a_gateway_whose_upstream_proxy_has_no_address_does_not_start() {
+    let policy = "[policy.case]\nallow = [\"api.example.com\"]\n[sandbox.s1]\npolicies = [\"case\"]\n\
+                  identify = [{ default = true }]\n[upstream]\nproxy = \"http://gone.corp.example:3128\"\n";
+    let Some(started) = Scene::new().policy(policy).try_start() else { return };
+    let refused = started.err().expect("the gateway must not start");
+    assert!(
+        refused.stderr.contains("cannot resolve the upstream proxy gone.corp.example:3128"),
+        "{}",
+        refused.stderr
+    );
 }
