@@ -2,6 +2,7 @@ use std::task::{Context, Poll, Waker};
 
 use hickory_resolver::proto::op::{Message as Decoded, ResponseCode};
 use hickory_resolver::proto::rr::{RData, Record, RecordType};
+use policy::special::AddressClass;
 use proptest::prelude::*;
 
 use super::*;
@@ -81,21 +82,20 @@ fn now_or_never<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.octets().starts_with(&[203, 0, 113]),
-        IpAddr::V6(v6) => v6.segments().starts_with(&[0x2001, 0xdb8, 0xcafe]),
-    }
+/// Whether the policy of the test calls an address public: none of the forbidden ones above, but changed bytes may
+/// make one that is.
+fn is_public(gate: &Gate, address: IpAddr) -> bool {
+    gate.policy().addresses.classify(address, &gate.local_addresses()) == AddressClass::Public
 }
 
 fn is_allowed(target: &str) -> bool {
     matches!(target, "." | "api.example.com." | "cdn.example.com.")
 }
 
-fn check_record(record: &Record) {
+fn check_record(gate: &Gate, record: &Record) {
     match &record.data {
-        RData::A(a) => assert!(is_public(a.0.into()), "{record}"),
-        RData::AAAA(aaaa) => assert!(is_public(aaaa.0.into()), "{record}"),
+        RData::A(a) => assert!(is_public(gate, a.0.into()), "{record}"),
+        RData::AAAA(aaaa) => assert!(is_public(gate, aaaa.0.into()), "{record}"),
         RData::MX(mx) => assert!(is_allowed(&mx.exchange.to_string()), "{record}"),
         RData::SRV(srv) => assert!(is_allowed(&srv.target.to_string()), "{record}"),
         RData::HTTPS(https) => {
@@ -103,7 +103,7 @@ fn check_record(record: &Record) {
             let text = record.data.to_string();
             assert!(!text.contains("ech=") && !text.contains("port=444"), "{record}");
             for hint in text.split([' ', ',', '=']).filter_map(|part| part.parse::<IpAddr>().ok()) {
-                assert!(is_public(hint), "{record}");
+                assert!(is_public(gate, hint), "{record}");
             }
         }
         RData::CNAME(cname) => {
@@ -166,7 +166,7 @@ proptest! {
             prop_assert!(on_chain.contains(&record.name), "{}", record);
             prop_assert!((1..=300).contains(&record.ttl));
             prop_assert!(record.record_type() == RecordType::from(qtype.0) || record.record_type() == RecordType::CNAME);
-            check_record(record);
+            check_record(&gate, record);
             if let RData::CNAME(target) = &record.data {
                 on_chain.push(target.0.clone());
             }
@@ -225,4 +225,14 @@ fn a_sandbox_has_so_many_questions_under_way_and_no_more() {
     assert_eq!(recorder.events(), ["allow upstream_dns_failed api.example.com AAAA 2"]);
     drop(first);
     assert!(ask(QType::AAAA).is_err(), "its place is free again");
+}
+
+#[test]
+fn the_forbidden_addresses_of_these_tests_are_forbidden() {
+    let (gate, _) = gate(POLICY);
+    let all = ADDRESSES.iter().chain(&ADDRESSES_V6).map(|text| text.parse().unwrap());
+    let public: Vec<IpAddr> = all.filter(|address| is_public(&gate, *address)).collect();
+    let expected =
+        ["203.0.113.7", "2001:db8:cafe::7", "::ffff:203.0.113.7"].map(|text| text.parse::<IpAddr>().unwrap());
+    assert_eq!(public, expected);
 }
