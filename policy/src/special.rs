@@ -1,7 +1,7 @@
 //! Which addresses are public, which are not, and which are under the floor that no rule lifts.
 //!
-//! [`table`] holds the special-purpose registries, [`embedded`] the ways in which an IPv6 address carries an IPv4
-//! one, [`names`] the names that stand for such addresses. [`AddressBook`] adds what the operator wrote in
+//! `table` holds the special-purpose registries, `embedded` the ways in which an IPv6 address carries an IPv4
+//! one, `names` the names that stand for such addresses. [`AddressBook`] adds what the operator wrote in
 //! `[addresses]`, and [`LocalAddresses`] what the gateway's host owns.
 
 mod embedded;
