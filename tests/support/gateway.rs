@@ -21,6 +21,9 @@ use super::{PATIENCE, eventually};
 /// Where `/metrics`, `/healthz` and `/readyz` are.
 const METRICS: &str = "127.0.0.1:9464";
 
+/// A debug build with a hundred thousand rules, beside other tests, takes a while.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
 /// What the config file of a test's gateway says besides policies and sandboxes.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
@@ -50,6 +53,8 @@ pub struct GatewayConfig {
 pub struct Gateway {
     child: Option<Child>,
     dir: TempDir,
+    /// Where it tells its state, as to a service manager; it would complain if nobody listened.
+    _notify: UnixDatagram,
 }
 
 /// A gateway that did not come up: what it said and how it ended.
@@ -116,8 +121,8 @@ impl Gateway {
             .stdout(Stdio::null())
             .stderr(stderr);
         let child = lab.gateway().spawn_seeing(&config.host_files, &mut command).unwrap();
-        let mut gateway = Gateway { child: Some(child), dir };
-        let until = Instant::now() + PATIENCE;
+        let mut gateway = Gateway { child: Some(child), dir, _notify: ready.try_clone().unwrap() };
+        let until = Instant::now() + START_PATIENCE;
         let mut message = [0; 256];
         while Instant::now() < until {
             if let Ok(length) = ready.recv(&mut message)

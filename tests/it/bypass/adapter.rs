@@ -16,7 +16,10 @@ use hickory_proto::{
 use serde_json::Value;
 use tidegate::lab::{HostFile, Zone, dns::Question, origin::Behaviour};
 
-use super::case::{Case, Input, bytes};
+use super::{
+    case::{Case, Input, bytes},
+    input::LOG_FULL,
+};
 use crate::support::{ClientCertificate, Scene, SceneBuilder, TestAuthority};
 
 /// What the harness or the product cannot do yet, in words.
@@ -27,6 +30,9 @@ type Result<T> = std::result::Result<T, Unsupported>;
 
 /// The value that stands for `$REAL`, a secret that the sandbox never holds.
 pub const REAL: &str = "real-secret-of-the-corpus";
+
+/// Where the sandbox `other` finds the proxy.
+pub const OTHER_PROXY: &str = "127.0.0.1:3128";
 
 /// Fills in the harness' own values.
 pub fn fill_in(text: &str) -> String {
@@ -73,7 +79,22 @@ pub fn scene(case: &Case, authority: &Arc<TestAuthority>, dir: &Path) -> Result<
         _ if to.port() == 80 => Behaviour::Http,
         _ => Behaviour::Echo,
     });
-    apply_policy(scene, case, dir)
+    if let Input::Multi { steps } = &case.input
+        && steps.iter().any(|step| matches!(step, Input::Fault { what } if what == LOG_FULL))
+    {
+        // Every write to it fails with ENOSPC (full(4)).
+        scene = scene.configure(|config| config.audit = Some("/dev/full".into()));
+    }
+    let scene = apply_policy(scene, case, dir)?;
+    let beside = case.expect.assert.iter().any(|assert| assert.starts_with("other_sandbox."));
+    Ok(if beside { with_other_sandbox(scene) } else { scene })
+}
+
+/// Tells two sandboxes apart by source: the case's own from where clients are, and `other` on the host's loopback.
+fn with_other_sandbox(scene: SceneBuilder) -> SceneBuilder {
+    let policy = scene.policy_text().replace("{ default = true }", "{ source = \"10.200.0.1/32\" }");
+    let other = "\n[sandbox.other]\npolicies = [\"case\"]\nidentify = [{ source = \"127.0.0.1/32\" }]\n";
+    scene.policy(&(policy + other)).configure(|config| config.proxy.push(OTHER_PROXY.into()))
 }
 
 /// Every port that the case mentions: a host of the world must be there, or a wrong dial would only look refused.

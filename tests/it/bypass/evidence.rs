@@ -38,6 +38,7 @@ pub enum Exchange {
     },
     /// Many inputs of one pattern: how each status came out.
     Many {
+        pattern: String,
         statuses: Vec<u16>,
     },
 }

@@ -1,6 +1,11 @@
 //! What the corpus' assertions can look up in the evidence, name by name.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use hickory_proto::{
     op::Message,
@@ -10,9 +15,11 @@ use serde_json::{Value, json};
 use tidegate::lab::{dns::Asked, http::Request, tap::Sent};
 
 use super::{
-    adapter::fill_in,
+    adapter::{OTHER_PROXY, fill_in},
     assertion::{Facts, Step, Term},
+    case::bytes,
     evidence::{Bytes, Dns, Evidence, Exchange},
+    input::{generate, pause},
 };
 use crate::support::{Client, PROXY, Response, eventually};
 
@@ -31,6 +38,38 @@ impl Evidence<'_> {
         self.exchanges
             .iter()
             .filter_map(|exchange| if let Exchange::Dns(dns) = exchange { Some(dns) } else { None })
+    }
+
+    fn many(&self) -> impl Iterator<Item = (&str, &[u16])> {
+        self.exchanges.iter().filter_map(|exchange| match exchange {
+            Exchange::Many { pattern, statuses } => Some((pattern.as_str(), statuses.as_slice())),
+            _ => None,
+        })
+    }
+
+    /// How long another sandbox's denial takes to be answered and logged while the pattern goes on.
+    fn other_sandbox_delay(&self) -> Result<Value, String> {
+        let (pattern, statuses) = self.many().next().ok_or("no load")?;
+        let (lab, stop) = (self.scene.lab(), AtomicBool::new(false));
+        let took = thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in (0..statuses.len() as u64).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    let mut client = Client::connect(lab, PROXY.parse().expect("an address"));
+                    client.send(&bytes(&generate(pattern, n)));
+                    client.response();
+                }
+            });
+            let started = Instant::now();
+            let mut client = Client::connect(lab, OTHER_PROXY.parse().expect("an address"));
+            client.send(b"CONNECT other.attacker.test:443 HTTP/1.1\r\n\r\n");
+            client.response();
+            eventually("the other sandbox's line", || {
+                self.scene.gateway().audit().into_iter().find(|event| event["sandbox"] == "other")
+            });
+            stop.store(true, Ordering::Relaxed);
+            started.elapsed()
+        });
+        Ok((took.as_millis() as u64).into())
     }
 
     fn events(&self) -> Result<Vec<Value>, String> {
@@ -135,9 +174,16 @@ impl Evidence<'_> {
             "bytes" => self.log.len().into(),
             "sum" => {
                 let field = text_argument(0)?;
-                // An event without a count stands for one.
-                let count = |event: &Value| event.get(field).and_then(Value::as_u64).unwrap_or(1);
-                self.events()?.iter().map(count).sum::<u64>().into()
+                // What is counted in one event for many is written each second.
+                let attempts: usize = self.many().map(|(_, statuses)| statuses.len()).sum();
+                let scene = &self.scene;
+                let sum =
+                    || scene.gateway().audit().iter().filter_map(|event| event[field].as_u64()).sum::<u64>();
+                let until = Instant::now() + Duration::from_secs(3);
+                while sum() < attempts as u64 && Instant::now() < until {
+                    pause(Duration::from_millis(50));
+                }
+                sum().into()
             }
             "has" => {
                 let wanted: Vec<_> = of
@@ -192,6 +238,7 @@ impl Facts for Evidence<'_> {
                     .count()
                     .into());
             }
+            ("other_sandbox", [of]) if of.name == "log_delay_ms" => return self.other_sandbox_delay(),
             ("upstream_query", [of]) => return upstream_query_fact(&self.asked, &self.exchanges, of),
             (_, []) => {}
             _ => return unknown(step),

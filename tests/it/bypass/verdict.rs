@@ -4,6 +4,7 @@ use super::{
     assertion::Assertion,
     case::{Expect, Verdict},
     evidence::{Bytes, Dns, Evidence, Exchange},
+    input::LOAD_FRACTION,
 };
 
 /// Judges the evidence; the error says what was wrong. A second acceptable outcome (`alt`) counts as well, for each of
@@ -27,13 +28,11 @@ pub fn judge(expect: &Expect, evidence: &mut Evidence<'_>, layer: &str) -> Resul
 /// Judges each exchange by any of the forms, and all of it by the assertions of the first.
 fn judge_one(forms: &[&Expect], evidence: &mut Evidence<'_>, layer: &str) -> Result<(), String> {
     let [expect, ..] = forms else { return Ok(()) };
-    let assertions = expect
-        .assert
-        .iter()
-        .map(|text| {
-            Assertion::parse(text).map_err(|error| format!("{text}: {error}")).map(|parsed| (text, parsed))
-        })
-        .collect::<Result<Vec<_>, _>>()?;
+    let read = |text: &String| {
+        let text = scaled(text, evidence);
+        Assertion::parse(&text).map_err(|error| format!("{text}: {error}")).map(|parsed| (text, parsed))
+    };
+    let assertions = expect.assert.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     for exchange in &evidence.exchanges {
         let mut judged = forms.iter().map(|form| judge_exchange(form, exchange, evidence, layer));
         let first = judged.next().unwrap_or(Ok(()));
@@ -84,7 +83,7 @@ fn judge_exchange(
         Exchange::Timed { last, .. } => {
             last.iter().try_for_each(|exchange| judge_exchange(expect, exchange, evidence, layer))
         }
-        Exchange::Many { statuses } => {
+        Exchange::Many { statuses, .. } => {
             let wrong = statuses.iter().filter(|status| match (expect.verdict, expect.status) {
                 (_, Some(wanted)) => **status != wanted,
                 (Verdict::Allow, None) => **status >= 400,
@@ -173,6 +172,18 @@ fn judge_dns(expect: &Expect, dns: &Dns) -> Result<(), String> {
         .and_then(|message| message.queries.first().map(ToString::to_string))
         .unwrap_or_default();
     Err(format!("{asked}: {:?} {:?} wanted, rcode {rcode}", expect.rcode, expect.rcode_any))
+}
+
+/// An assertion that names the count of a load case means the count that was run.
+fn scaled(text: &str, evidence: &Evidence<'_>) -> String {
+    let mut text = text.to_owned();
+    for exchange in &evidence.exchanges {
+        if let Exchange::Many { statuses, .. } = exchange {
+            let written = statuses.len() as u64 * LOAD_FRACTION;
+            text = text.replace(&format!("=={written}"), &format!("=={}", statuses.len()));
+        }
+    }
+    text
 }
 
 /// The default for everything refused: no origin was dialled. Where the gateway had said yes before (a tunnel that its hello
