@@ -102,6 +102,10 @@ impl Observer for Observers {
         drop(self.counts.record(event));
         self.audit.record(event)
     }
+
+    fn keeps(&self) -> bool {
+        self.audit.keeps()
+    }
 }
 
 impl App {

@@ -97,4 +97,10 @@ pub struct CloseEvent<'a> {
 pub trait Observer: Send + Sync {
     /// Notes an event. What must be on record before anybody is answered is told by the receipt.
     fn record(&self, event: &Event<'_>) -> Receipt;
+
+    /// Whether events that must be kept are being kept, as far as is known. While not, nothing is resolved or dialled
+    /// for anybody: it would be a contact without a line.
+    fn keeps(&self) -> bool {
+        true
+    }
 }

@@ -164,7 +164,12 @@ impl Gate {
         let generation = held.generation;
         match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
-                Decision::Allow(Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() })
+                let permit = Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() };
+                if self.observer.keeps() {
+                    Decision::Allow(permit)
+                } else {
+                    Decision::Deny(self.deny_permit(permit, Reason::AuditUnavailable, now))
+                }
             }
             Verdict::Deny(sandbox, finding) => {
                 Decision::Deny(self.deny(Denial::new(attempt, sandbox, finding, generation), now))

@@ -83,7 +83,6 @@ struct State {
     /// Until when the thread sleeps; `None` while it is awake, and where it sleeps until it is woken.
     asleep: Option<Option<Instant>>,
     ending: bool,
-    failing: bool,
 }
 
 impl State {
@@ -107,6 +106,8 @@ pub(super) struct Queue {
     /// The thread writes, whoever waits: the sink may wait for a reader, or was slow of late.
     by_thread: AtomicBool,
     may_wait: AtomicBool,
+    /// The last write lost lines.
+    failing: AtomicBool,
     required: bool,
     metrics: Metrics,
 }
@@ -129,7 +130,6 @@ impl Queue {
             chores_due: None,
             asleep: None,
             ending: false,
-            failing: false,
         };
         Self {
             state: Mutex::new(state),
@@ -137,6 +137,7 @@ impl Queue {
             sink: Mutex::new(sink),
             by_thread: AtomicBool::new(may_wait),
             may_wait: AtomicBool::new(may_wait),
+            failing: AtomicBool::new(false),
             required,
             metrics,
         }
@@ -150,6 +151,11 @@ impl Queue {
 
     pub(super) const fn is_required(&self) -> bool {
         self.required
+    }
+
+    /// Whether what must be recorded is being recorded. The lines of denials go on being tried, and tell when it is again.
+    pub(super) fn keeps(&self) -> bool {
+        !(self.required && self.failing.load(Ordering::Relaxed))
     }
 
     /// Adds a line that stands for `weight` attempts; `None` where there is no room, and it is counted as lost.
@@ -319,12 +325,12 @@ impl Queue {
                 self.by_thread.store(self.may_wait.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
+        let failed = self.failing.swap(matches!(outcome, Outcome::Lost { .. }), Ordering::Relaxed);
         match outcome {
-            Outcome::Lost { error, .. } if !state.failing => self.say_failing(error),
-            Outcome::Written if state.failing => tracing::info!("the audit log can be written again"),
+            Outcome::Lost { error, .. } if !failed => self.say_failing(error),
+            Outcome::Written if failed => tracing::info!("the audit log can be written again"),
             Outcome::Lost { .. } | Outcome::Written => {}
         }
-        state.failing = matches!(outcome, Outcome::Lost { .. });
     }
 
     fn say_failing(&self, error: &io::Error) {

@@ -147,6 +147,10 @@ impl Observer for Audit {
         };
         self.shared.write(attempt.sandbox.as_ref(), 1, |encoder| record::event(encoder, event))
     }
+
+    fn keeps(&self) -> bool {
+        self.shared.queue.keeps()
+    }
 }
 
 impl Drop for Audit {

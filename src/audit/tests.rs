@@ -72,7 +72,11 @@ impl Bench {
     async fn open(&self, to: &str) -> Result<Live, Denial> {
         let address: SocketAddr = "93.184.216.34:443".parse().expect("an address");
         let resolved = Resolved { chain: &[], addresses: &[address.ip()] };
-        let vetted = self.gate.vet(self.permit(to), resolved, T).expect("a public address");
+        let permit = match self.check(to) {
+            Decision::Allow(permit) => permit,
+            Decision::Deny(denial) => return Err(denial.settle().await),
+        };
+        let vetted = self.gate.vet(permit, resolved, T).expect("a public address");
         self.gate.opened(vetted, address, T).expect("nothing changed").settle().await
     }
 
@@ -276,7 +280,9 @@ async fn a_required_audit_that_cannot_be_written_denies() {
     let denial = bench.open("api.example.com:443").await.expect_err("nothing passes unrecorded");
     assert_eq!(denial.reason(), Reason::AuditUnavailable);
     assert_eq!(bench.denied("other.example:443").await.reason(), Reason::AuditUnavailable);
-    assert_eq!(bench.counter("tidegate_audit_lost_total"), 2);
+    // Known to be lost: nothing is resolved or dialled any more.
+    assert_eq!(bench.denied("api.example.com:443").await.reason(), Reason::AuditUnavailable);
+    assert_eq!(bench.counter("tidegate_audit_lost_total"), 3);
     assert_eq!(bench.counter("tidegate_audit_written_total"), 0);
 }
 
@@ -317,6 +323,7 @@ async fn a_pipe_that_nobody_reads_costs_its_lines_and_recovers() {
         assert_eq!(end.kind(), io::ErrorKind::WouldBlock);
     };
     drain(&mut reading, &mut text);
+    bench.open("api.example.com:443").await.expect_err("the line of this denial is the one that shows it");
     bench.open("api.example.com:443").await.expect("the pipe takes lines again");
     drain(&mut reading, &mut text);
     let text = String::from_utf8(text).expect("ASCII");

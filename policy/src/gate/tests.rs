@@ -4,6 +4,7 @@ mod permits;
 mod reload;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
@@ -21,9 +22,9 @@ use crate::special::AddressBook;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// What an observer was told, in short.
+/// What an observer was told, in short, and whether it has lost what it must keep.
 #[derive(Debug, Default)]
-struct Recorder(Mutex<Vec<String>>);
+struct Recorder(Mutex<Vec<String>>, AtomicBool);
 
 impl Observer for Recorder {
     fn record(&self, event: &Event<'_>) -> Receipt {
@@ -36,6 +37,10 @@ impl Observer for Recorder {
         };
         self.0.lock().expect("no test panics with it").push(line);
         Receipt::written()
+    }
+
+    fn keeps(&self) -> bool {
+        !self.1.load(Ordering::Relaxed)
     }
 }
 
@@ -173,6 +178,16 @@ fn what_no_rule_allows_is_denied() {
     assert_eq!(bench.answer(stream("api.example.com:443")), "not_listed");
     assert_eq!(bench.answer(stream("192.0.2.9:443")), "address_literal_not_listed");
     assert_eq!(bench.seen(), ["deny not_listed None", "deny address_literal_not_listed None"]);
+}
+
+#[test]
+fn nothing_is_permitted_while_a_required_audit_is_lost() {
+    let bench = Bench::new(vec![allow("api.example.com")]);
+    bench.seen.1.store(true, Ordering::Relaxed);
+    assert_eq!(bench.answer(stream("api.example.com:443")), "audit_unavailable");
+    assert_eq!(bench.answer(stream("other.example.com:443")), "not_listed");
+    bench.seen.1.store(false, Ordering::Relaxed);
+    assert_eq!(bench.answer(stream("api.example.com:443")), "allow");
 }
 
 #[test]
