@@ -11,8 +11,8 @@ use policy::rule::{Action, Rule, RuleName};
 use policy::sandbox::Evidence;
 use policy::source::{self, PolicySource, SandboxSource, Source};
 use policy::{
-    Ask, Decision, Denial, Destination, Ending, Gate, Inbound, Live, LocalAddresses, Mode, Peer, Permit,
-    Policy, QType, Reason, Resolved, SandboxId, Timestamp,
+    Ask, Decision, Denial, Destination, Ending, Gate, Inbound, Live, LocalAddresses, Mode, Peer, Policy,
+    QType, Reason, Resolved, SandboxId, Timestamp,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -62,11 +62,6 @@ impl Bench {
     async fn denied(&self, to: &str) -> Denial {
         let Decision::Deny(denial) = self.check(to) else { panic!("{to} is allowed") };
         denial.settle().await
-    }
-
-    fn permit(&self, to: &str) -> Permit {
-        let Decision::Allow(permit) = self.check(to) else { panic!("{to} is denied") };
-        permit
     }
 
     async fn open(&self, to: &str) -> Result<Live, Denial> {
