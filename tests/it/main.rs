@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod audit;
 mod bypass;
 mod change;
 mod clients;
