@@ -168,3 +168,133 @@ async fn sweep(pool: Weak<Pool>) {
 fn is_quiet(stream: &Stream) -> bool {
     matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
+
+#[cfg(test)]
+mod tests {
+    use policy::{Event, Gate, LocalAddresses, Observer, Policy, Receipt};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    struct Deaf;
+
+    impl Observer for Deaf {
+        fn record(&self, _: &Event<'_>) -> Receipt {
+            Receipt::written()
+        }
+    }
+
+    fn generations() -> (Generation, Generation) {
+        let gate =
+            Gate::new(Arc::new(Policy::default()), Arc::new(LocalAddresses::default()), Arc::new(Deaf), 1);
+        (gate.generation(), gate.install(Arc::new(Policy::default())))
+    }
+
+    fn key(sandbox: &str, destination: &str, generation: Generation) -> Key {
+        Key {
+            sandbox: SandboxId::parse(sandbox).unwrap(),
+            generation,
+            destination: Destination::from_authority(destination.as_bytes()).unwrap(),
+        }
+    }
+
+    /// A connection to keep, and its far end.
+    #[expect(clippy::disallowed_methods, reason = "the test is both ends of its own loopback connection")]
+    async fn idle() -> (Idle, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let idle = Idle { stream: stream.into(), address, chain: Arc::default(), rule: None };
+        (idle, listener.accept().await.unwrap().0)
+    }
+
+    fn total(pool: &Pool) -> usize {
+        let shelves = pool.shelves();
+        assert_eq!(shelves.total, shelves.by_sandbox.values().map(|shelf| shelf.total).sum::<usize>());
+        shelves.total
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_what_it_was_opened_for_and_nothing_else() {
+        let (pool, (old, new)) = (Arc::<Pool>::default(), generations());
+        let right = key("s1", "a.test:80", old);
+        let (idle, _far) = idle().await;
+        let address = idle.address;
+        pool.put(right.clone(), idle);
+        for other in [key("s2", "a.test:80", old), key("s1", "a.test:81", old), key("s1", "a.test:80", new)] {
+            assert!(pool.take(&other, None, Duration::MAX).is_none(), "{other:?}");
+        }
+        assert_eq!(pool.take(&right, None, Duration::MAX).map(|idle| idle.address), Some(address));
+        assert!(pool.take(&right, None, Duration::MAX).is_none(), "it is taken");
+        assert_eq!(total(&pool), 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_closed_or_spoke_is_not_handed_out() {
+        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
+        let key = key("s1", "a.test:80", generation);
+        let (closed, far) = idle().await;
+        drop(far);
+        let (spoke, mut far) = idle().await;
+        far.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
+        for idle in [closed, spoke] {
+            // The stream learns of it from the reactor.
+            let Stream::Tcp(tcp) = &idle.stream else { panic!("{idle:?}") };
+            tcp.readable().await.unwrap();
+            pool.put(key.clone(), idle);
+            assert!(pool.take(&key, None, Duration::MAX).is_none());
+        }
+        assert_eq!(total(&pool), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_rested_too_long_is_closed() {
+        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
+        let key = key("s1", "a.test:80", generation);
+        let (first, _far) = idle().await;
+        pool.put(key.clone(), first);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(pool.take(&key, None, Duration::from_secs(1)).is_none(), "too long for this request");
+        let (second, mut far) = idle().await;
+        pool.put(key.clone(), second);
+        // Nobody asks; the sweep closes it.
+        let read = tokio::time::timeout(2 * IDLE, tokio::io::AsyncReadExt::read(&mut far, &mut [0])).await;
+        assert!(matches!(read, Ok(Ok(0))), "{read:?}");
+        assert_eq!(total(&pool), 0);
+        let (third, mut far) = idle().await;
+        pool.put(key, third);
+        let read = tokio::time::timeout(2 * IDLE, tokio::io::AsyncReadExt::read(&mut far, &mut [0])).await;
+        assert!(matches!(read, Ok(Ok(0))), "another sweep begins");
+    }
+
+    #[tokio::test]
+    async fn one_sandbox_cannot_fill_the_pool() {
+        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
+        let mut far = Vec::new();
+        for _ in 0..=MOST_PER_SANDBOX {
+            let (idle, end) = idle().await;
+            far.push(end);
+            pool.put(key("s1", "a.test:80", generation), idle);
+        }
+        assert_eq!(total(&pool), MOST_PER_SANDBOX);
+        let (idle, _end) = idle().await;
+        pool.put(key("s2", "a.test:80", generation), idle);
+        assert_eq!(total(&pool), MOST_PER_SANDBOX + 1);
+    }
+
+    #[tokio::test]
+    async fn a_reload_closes_all_and_keeps_nothing_from_before_it() {
+        let (pool, (old, new)) = (Arc::<Pool>::default(), generations());
+        let (first, _far) = idle().await;
+        pool.put(key("s1", "a.test:80", old), first);
+        pool.clear(new);
+        assert_eq!(total(&pool), 0);
+        let (late, _far) = idle().await;
+        pool.put(key("s1", "a.test:80", old), late);
+        assert_eq!(total(&pool), 0, "it was opened under the old policy");
+        let (current, _far) = idle().await;
+        pool.put(key("s1", "a.test:80", new), current);
+        assert_eq!(total(&pool), 1);
+    }
+}

@@ -135,6 +135,32 @@ async fn a_client_that_half_closes_at_once_still_gets_its_answer() {
     assert_eq!(ends(running.ended).await.0, Ended::Whole { keep_client: true, keep_upstream: true });
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_closes_while_it_waits_has_gone_away() {
+    let mut running = get().await;
+    tokio::time::advance(2 * SAYS_LAST).await;
+    running.client.shutdown().await.unwrap();
+    assert_eq!(ends(running.ended).await.0, Ended::ClientGone);
+}
+
+#[tokio::test]
+async fn what_a_client_sends_ahead_without_end_is_left_in_the_kernel() {
+    let mut running = get().await;
+    let flood = tokio::spawn(async move {
+        let sent = running.client.write_all(&vec![b'x'; 64 << 20]).await;
+        (running.client, sent)
+    });
+    let text = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    // One thread: the exchange reads what it will between the yields.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    running.upstream.write_all(text.as_bytes()).await.unwrap();
+    let (_, ahead) = ends(running.ended).await;
+    assert!(ahead.len() <= READ_AHEAD + 64 * 1024, "{}", ahead.len());
+    assert!(flood.await.unwrap().1.is_err(), "nobody reads the rest");
+}
+
 #[tokio::test]
 async fn a_long_upload_and_its_answer_pass_at_the_same_time() {
     let mut running = start(asked(), Extent::Chunked, b"3;x\r\none\r\n", HOUR).await;
