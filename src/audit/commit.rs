@@ -144,11 +144,6 @@ impl Queue {
     }
 
     /// Whether what cannot be recorded is denied.
-    /// Whether the last write failed.
-    pub(super) fn is_failing(&self) -> bool {
-        lock(&self.state).failing
-    }
-
     pub(super) const fn is_required(&self) -> bool {
         self.required
     }

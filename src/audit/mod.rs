@@ -104,7 +104,7 @@ impl Audit {
     /// Whether it is required and cannot be written: everything is then denied.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.shared.queue.is_required() && self.shared.queue.is_failing()
+        !self.shared.queue.keeps()
     }
 
     /// Records something beside attempts.
