@@ -46,6 +46,7 @@ struct Scene {
     gate: Arc<Gate>,
     gateway: Arc<Gateway>,
     recorder: Arc<Recorder>,
+    registry: Registry,
     proxy: SocketAddr,
     origin: TcpListener,
 }
@@ -80,7 +81,7 @@ async fn scene() -> Scene {
     let listener = Listener::tcp("127.0.0.1:0".into(), "127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = listener.address().unwrap();
     tokio::spawn(listener.run(Arc::clone(&gateway)));
-    Scene { gate, gateway, recorder, proxy, origin }
+    Scene { gate, gateway, recorder, registry, proxy, origin }
 }
 
 /// Nothing here takes longer than this unless it hangs.
@@ -120,6 +121,20 @@ impl Scene {
             }
         };
         assert!(timeout(SOON, same).await.is_ok(), "{:#?}\nis not\n{expected:#?}", held());
+    }
+
+    /// Bytes that were taken from clients and from origins.
+    fn bytes(&self) -> (f64, f64) {
+        let families = self.registry.gather();
+        let bytes = families.iter().find(|family| family.name() == "tidegate_bytes_total").unwrap();
+        let of = |direction: &str| {
+            let mut all = bytes.get_metric().iter();
+            all.find(|one| one.get_label().iter().any(|label| label.value() == direction))
+                .unwrap()
+                .get_counter()
+                .get_value()
+        };
+        (of("up"), of("down"))
     }
 
     fn is_undialled(&self) -> bool {
@@ -458,6 +473,7 @@ async fn a_web_socket_is_a_tunnel_after_its_101_and_not_before() {
     gets(&mut origin, "frame").await;
     drop((client, origin));
     scene.records(&["allow GET web.example.test:80/ws -", "close -"]).await;
+    assert_eq!(scene.bytes(), ((ask.len() + 5) as f64, (switched.len() + 6) as f64));
 
     let mut client =
         scene.sends(&format!("{ask}GET /internal HTTP/1.1\r\nHost: attacker.test\r\n\r\n")).await;

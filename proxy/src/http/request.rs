@@ -142,6 +142,8 @@ pub(super) async fn end(
             let (client, to_upstream) = client.into_parts();
             let (upstream, to_client) = upstream.into_parts();
             let meter = Arc::clone(session.meter());
+            meter.add_up(to_upstream.len());
+            meter.add_down(to_client.len());
             Tunnel { client, upstream, to_upstream, to_client, meter, idle }.run().await;
         }
         Ended::Unanswered(fault) => {
