@@ -102,10 +102,17 @@ impl View<'_> {
             return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
         }
         trace.step(|| "deny: no deny rule matches".to_owned());
-        match search.best() {
+        let grant = match search.best() {
             Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
             None => self.nothing_matched(sandbox, host, search.miss(host), trace),
+        }?;
+        // What step 9 finds in a tunnel's first bytes is known of a plain request from its head.
+        let raw = grant.rule.as_ref().is_some_and(|rule| rule.rule().is_raw());
+        if request.is_some() && destination.port == Port::HTTPS && host.name().is_some() && !raw {
+            trace.step(|| "first bytes: a plain request on port 443 is no TLS".to_owned());
+            return Err(Finding { reason: Reason::TlsRequired, rule: grant.rule, name_exists: false });
         }
+        Ok(grant)
     }
 
     /// Step 5, once the best rule is known.

@@ -556,6 +556,22 @@ fn a_permit_says_what_its_first_bytes_must_be() {
     assert_eq!(told("under.example.com:8080"), (FirstBytes::Http, (false, false, true)));
 }
 
+/// Seen in review: a plain request to port 443 passed where a tunnel would have been cut.
+#[test]
+fn a_plain_request_on_port_443_is_no_tls() {
+    let raw = Terms { raw: true, ..Terms::default() };
+    let bench = Bench::new(vec![
+        allow("api.example.com:80,443"),
+        allow("8.8.8.8:443"),
+        entry("raw.example.com:443", Action::Allow, Some(raw)),
+    ]);
+    assert_eq!(bench.answer(request("GET", "api.example.com:443", "/")), "tls_required");
+    assert_eq!(bench.answer(request("GET", "api.example.com:80", "/")), "allow");
+    assert_eq!(bench.answer(request("GET", "raw.example.com:443", "/")), "allow");
+    assert_eq!(bench.answer(request("GET", "8.8.8.8:443", "/")), "allow");
+    assert_eq!(bench.answer(stream("api.example.com:443")), "allow");
+}
+
 #[test]
 fn a_permit_tells_whose_it_is_and_under_what() {
     let bench = Bench::new(vec![allow("api.example.com"), allow("8.8.8.8:443")]);
