@@ -43,6 +43,7 @@ def arguments():
     p.add_argument("--tidegate", type=pathlib.Path, default=ROOT / "target/release/tidegate")
     p.add_argument("--load", type=pathlib.Path, default=ROOT / "benches/load/target/release/egress-load")
     p.add_argument("--syscalls", action="store_true", help="count system calls instead (strace); times mean nothing")
+    p.add_argument("--perf", action="store_true", help="also record each sample's subject with perf, for perf report")
     p.add_argument("--install", action="store_true", help="apt-get install the peers that are missing")
     p.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -105,6 +106,9 @@ class Run:
         s.take_audit()
         argv = [str(self.a.load), *rows.command(row, s, f"{os.getpid()}{len(self.samples)}", self.a.seconds)]
         load_before = os.getloadavg()[0]
+        if self.a.perf and s.process:
+            data = self.a.results / f"perf-{name}-{s.name}.data"
+            argv = ["perf", "record", "-q", "-F", "1999", "-g", "-o", str(data), "-p", str(s.process.pid), "--", *argv]
         done = subprocess.run(argv, capture_output=True, text=True, preexec_fn=lab.pinned(lab.LOAD_CORE))
         if done.returncode:
             print(f"side-by-side: {name} {s.name}: {done.stderr.strip()}", file=sys.stderr)

@@ -18,8 +18,8 @@ pub struct Args {
     allow_non_loopback: bool,
 }
 
-/// Answer A with --ip, other types with no data; names that start with "nx" get NXDOMAIN. AA is set; OPT is not
-/// echoed.
+/// Answer A with --ip, other types with no data; names that start with "nx" get NXDOMAIN. Both come with an SOA, or no
+/// resolver could keep them (RFC 2308 section 2). AA is set; OPT is not echoed.
 pub fn run(a: Args) -> Res<()> {
     guard(a.listen, a.allow_non_loopback)?;
     let s = UdpSocket::bind(a.listen)?;
@@ -48,7 +48,15 @@ fn answer(m: &mut [u8; MSG], len: usize, ip: Ipv4Addr, ttl: u32) -> Option<usize
     m[3] = if nx { 3 } else { 0 };
     m[6..12].fill(0);
     if nx || qtype != 1 {
-        return Some(end);
+        // Owner as asked, root as server and mailbox, then serial, refresh, retry, expire and minimum.
+        let rr = m.get_mut(end..end + 34)?;
+        rr.fill(0);
+        rr[..6].copy_from_slice(&[0xc0, 12, 0, 6, 0, 1]);
+        rr[6..10].copy_from_slice(&ttl.to_be_bytes());
+        rr[11] = 22;
+        rr[30..].copy_from_slice(&ttl.to_be_bytes());
+        m[9] = 1;
+        return Some(end + 34);
     }
     let rr = m.get_mut(end..end + 16)?;
     rr[..6].copy_from_slice(&[0xc0, 12, 0, 1, 0, 1]);
@@ -92,6 +100,16 @@ mod tests {
         for cut in 0..q.len() {
             assert_eq!(question_end(&q[..cut]), None, "{cut}");
         }
+    }
+
+    #[test]
+    fn no_data_may_be_kept() {
+        let q = encode("a.example", 28, false);
+        let mut m = [0; MSG];
+        m[..q.len()].copy_from_slice(&q);
+        let n = answer(&mut m, q.len(), Ipv4Addr::LOCALHOST, 60).expect("answered");
+        assert_eq!((n, m[7], m[9]), (q.len() + 34, 0, 1));
+        assert_eq!(m[n - 4..n], [0, 0, 0, 60]);
     }
 
     #[test]
