@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Phase, Status};
-use crate::audit::{self, Audit};
+use crate::audit::{self, Audit, Notice};
 use crate::config::{self, Config, ConfigError};
 use crate::host::{self, HostError};
 use crate::listeners::{BindError, Files, Listeners};
@@ -30,6 +30,9 @@ use crate::metrics::{DecisionCounts, Metrics};
 
 /// How long to wait before the host's addresses are read again where that failed.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often a lost audit is tried again.
+const PROBE_AUDIT: Duration = Duration::from_secs(1);
 
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
@@ -176,6 +179,7 @@ impl App {
         let gateway = Arc::clone(&core.gateway);
         background.spawn(async move { gateway.watch_expiry().await });
         background.spawn(follow_host(self.host, core.clone()));
+        background.spawn(probe_lost_audit(core.clone()));
         if let Some(listener) = metrics {
             background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
         }
@@ -209,6 +213,19 @@ impl Running {
         while self.inbounds.join_next().await.is_some() {}
         self.core.gateway.drain().await;
         self.core.audit.finish();
+    }
+}
+
+/// Tries a lost audit again. While it is required and lost nothing is allowed and the gateway is not ready, so that no
+/// traffic may come whose line would show that it can be written again.
+async fn probe_lost_audit(core: Core) {
+    loop {
+        tokio::time::sleep(PROBE_AUDIT).await;
+        if core.audit.is_lost() {
+            let detail = "the log could not be written; nothing was allowed meanwhile";
+            // Whether it was written is what the next look at the audit tells.
+            let _ = core.audit.note(Notice::Enforcement { check: "audit", holds: false, detail }).await;
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, available_parallelism};
 
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -126,11 +128,23 @@ async fn reload(reloader: &mut Reloader) {
     notify(&[NotifyState::Ready]);
 }
 
-/// Tells the service manager, where there is one.
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(false, states) {
-        tracing::warn!(%error, "cannot notify the service manager");
-    }
+/// Tells the service manager, where there is one, from a thread of its own: a manager that does not read lets its socket
+/// fill up, and a blocked send would hold up every reload (seen with ten unread messages, the kernel's default).
+fn notify(states: &[NotifyState<'static>]) {
+    static MANAGER: OnceLock<SyncSender<Vec<NotifyState<'static>>>> = OnceLock::new();
+    let manager = MANAGER.get_or_init(|| {
+        let (sender, messages) = sync_channel::<Vec<_>>(16);
+        thread::spawn(move || {
+            for states in messages {
+                if let Err(error) = sd_notify::notify(false, &states) {
+                    tracing::warn!(%error, "cannot notify the service manager");
+                }
+            }
+        });
+        sender
+    });
+    // Whoever has left sixteen messages unread misses nothing by not getting another.
+    let _ = manager.try_send(states.to_vec());
 }
 
 struct Signals {

@@ -44,7 +44,7 @@ fn after_kill_9_every_connection_that_an_origin_saw_has_its_line() {
         });
         running.store(false, Ordering::Relaxed);
     });
-    assert!(!scene.gateway_mut().alive());
+    eventually("the gateway is gone", || (!scene.gateway_mut().alive()).then_some(()));
     let text = scene.gateway().audit_text();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
