@@ -56,6 +56,8 @@ pub struct Peer {
     pub listener: ListenerName,
     /// The client's address; `None` on a unix socket. IPv4-mapped addresses are unmapped.
     pub address: Option<SocketAddr>,
+    /// The sandbox in whose own network namespace the listener stands: nobody else can reach it.
+    pub namespace: Option<SandboxId>,
 }
 
 impl Peer {
@@ -64,7 +66,14 @@ impl Peer {
     pub fn new(listener: ListenerName, address: Option<SocketAddr>) -> Self {
         // A dual-stack listener reports IPv4 clients as ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
         let address = address.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        Self { listener, address }
+        Self { listener, address, namespace: None }
+    }
+
+    /// A client of the one sandbox in whose namespace the listener stands. Its address says nothing: every address is
+    /// local there, and a client may come from any.
+    #[must_use]
+    pub const fn inside(namespace: SandboxId, listener: ListenerName, address: SocketAddr) -> Self {
+        Self { listener, address: Some(address), namespace: Some(namespace) }
     }
 }
 
@@ -109,7 +118,10 @@ impl Identities {
 
     /// The sandbox behind a client, or `None` where nothing names one.
     #[must_use]
-    pub fn identify(&self, peer: &Peer) -> Option<&SandboxId> {
+    pub fn identify<'a>(&'a self, peer: &'a Peer) -> Option<&'a SandboxId> {
+        if peer.namespace.is_some() {
+            return peer.namespace.as_ref();
+        }
         let by_listener = self.listeners.get(&peer.listener);
         let by_source = || peer.address.and_then(|address| self.by_source(address.ip()));
         by_listener.or_else(by_source).or(self.default.as_ref())
@@ -163,5 +175,14 @@ mod tests {
         let all = Identities::new([(&entry.0, &entry.1)]);
         assert_eq!(all.identify(&Peer::new("x".into(), "10.2.0.1:1".parse().ok())), None);
         assert_eq!(all.identify(&Peer::new("x".into(), None)), None);
+    }
+
+    #[test]
+    fn a_client_inside_a_namespace_is_its_sandbox_whatever_its_address() {
+        let (a, b) = (SandboxId::parse("a").unwrap(), SandboxId::parse("b").unwrap());
+        let source = Evidence::Source("10.0.0.0/8".parse().unwrap());
+        let all = Identities::new([(&b, &source), (&b, &Evidence::Default)]);
+        let peer = Peer::inside(a.clone(), "netns:a".into(), "10.0.0.7:1".parse().unwrap());
+        assert_eq!(all.identify(&peer), Some(&a));
     }
 }
