@@ -239,8 +239,15 @@ mod tests {
         assert_eq!(read("api.example.com:"), Err(BadDestination::Port));
         assert_eq!(read("api.example.com"), Err(BadDestination::PortMissing));
         assert_eq!(read("[::1]"), Err(BadDestination::PortMissing));
+        assert_eq!(read("[::1]:1:2"), Err(BadDestination::Port));
         assert_eq!(Port::parse(""), None);
         assert_eq!(Port::parse("443"), Some(Port::HTTPS));
+    }
+
+    #[test]
+    fn the_fault_of_an_authority_is_named() {
+        assert_eq!(read("2001:db8:cafe::10:443"), Err(BadHost::Ipv6.into()));
+        assert_eq!(read("a]b.example.com:443"), Err(BadHost::Character.into()));
     }
 
     #[test]

@@ -132,18 +132,12 @@ impl Hostname {
 
     /// Whether the name lies strictly below `domain`: `evilcorp.example` is not below `corp.example`.
     pub fn is_below(&self, domain: &str) -> bool {
-        self.0.strip_suffix(domain).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+        self.0.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
     }
 }
 
 impl Borrow<str> for Hostname {
     fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for Hostname {
-    fn as_ref(&self) -> &str {
         &self.0
     }
 }
@@ -274,6 +268,14 @@ mod tests {
             assert_eq!(name(hidden), "secret.example.com");
         }
         assert_eq!(name("o\u{212a}.example.com"), "ok.example.com");
+    }
+
+    #[test]
+    fn what_mapping_drops_counts_against_the_bound() {
+        // A soft hyphen is two bytes and maps to nothing.
+        let hidden = |bytes: usize| format!("ab{}", "\u{ad}".repeat((bytes - 2) / 2));
+        assert_eq!(name(&hidden(4 * MAX_NAME)), "ab");
+        assert_eq!(refused(&hidden(4 * MAX_NAME + 2)), BadHost::TooLong);
     }
 
     #[test]

@@ -592,10 +592,13 @@ fn a_permit_tells_whose_it_is_and_under_what() {
 
 #[test]
 fn what_is_explained_is_what_is_served() {
-    let bench = Bench::new(vec![allow("api.example.com"), deny("bad.example.com")]);
+    let bench = Bench::new(vec![allow("api.example.com"), allow("8.8.8.8:443"), deny("bad.example.com")]);
     let (policy, local) = (bench.gate.policy(), bench.gate.local_addresses());
     let view = View { policy: &policy, local: &local, now: NOW };
     let sandbox = SandboxId::parse("s1").expect("a name");
+    let known = |to: &str| view.explain(&sandbox, &stream(to)).known_addresses;
+    assert_eq!(known("8.8.8.8:443"), Some(vec!["8.8.8.8".parse().expect("an address")]));
+    assert_eq!(known("api.example.com:443"), None);
     for (to, first_step) in [
         ("api.example.com:443", "who: sandbox s1"),
         ("bad.example.com:443", "who: sandbox s1"),

@@ -82,11 +82,66 @@ fn vetted_addresses_make_the_sockets_to_dial() {
     assert_eq!((sockets.join(" ").as_str(), vetted.dropped()), ("8.8.8.8:8443 [2a00::1]:8443", 1));
     let shown = vet(lookup("api.example.com", QType::A));
     assert_eq!((shown.addresses().len(), shown.sockets().count()), (2, 0));
+    let dropped = |addresses: &[&str]| {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+        let resolved = Resolved { chain: &[], addresses: &addresses };
+        let permit = bench.permit(stream("api.example.com:8443"));
+        bench.gate.vet(permit, resolved, NOW).expect("vetted").dropped()
+    };
+    assert_eq!([dropped(&["8.8.8.8"]), dropped(&["8.8.8.8", "10.0.0.1", "10.0.0.2"])], [0, 2]);
     let hint = |text: &str| bench.gate.judge_hint(&shown, text.parse().expect("an address"));
     assert_eq!(hint("8.8.4.4"), Ok(()));
     assert_eq!(hint("10.0.0.1"), Err(Reason::AddressNotPublic));
     let target = |text: &str| bench.gate.allows_target(&shown, &Hostname::parse(text).expect("a name"));
     assert!(target("api.example.com") && !target("other.example.com"));
+    let port = |number: u16| bench.gate.allows_port(&shown, Port::new(number).expect("a port"));
+    assert!(port(8443) && !port(443));
+}
+
+#[test]
+fn only_a_rule_that_names_the_host_itself_is_exact() {
+    let exact = |rules: Vec<Rule>| permit(rules, stream("a.example.com:443")).is_exact();
+    assert!(exact(vec![allow("a.example.com")]));
+    assert!(!exact(vec![allow("*.example.com")]));
+}
+
+#[test]
+fn a_rule_that_has_ended_opens_nothing_under_the_same_generation() {
+    let until = NOW.plus_nanos(1_000_000_000);
+    let bench = Bench::new(vec![with("a.example.com:443", Terms { until: Some(until), ..Terms::default() })]);
+    let addresses = ["8.8.8.8".parse().expect("an address")];
+    let resolved = Resolved { chain: &[], addresses: &addresses };
+    let vet = |permit: Permit, now| bench.gate.vet(permit, resolved, now);
+    let (held, late) = (bench.permit(stream("a.example.com:443")), bench.permit(stream("a.example.com:443")));
+    let looked_up = vet(bench.permit(lookup("a.example.com", QType::A)), NOW).expect("it holds");
+    assert!(vet(held, NOW).is_ok());
+    let (target, port) = (Hostname::parse("a.example.com").expect("a name"), Port::HTTPS);
+    assert!(bench.gate.allows_target(&looked_up, &target) && bench.gate.allows_port(&looked_up, port));
+    assert_eq!(vet(late, until).expect_err("it has ended").value.reason(), Reason::NotListed);
+    // What is asked without a time of its own is judged at the latest that was seen.
+    assert!(!bench.gate.allows_target(&looked_up, &target) && !bench.gate.allows_port(&looked_up, port));
+}
+
+#[test]
+fn a_host_that_a_tunnel_shows_is_judged() {
+    let bench = Bench::new(vec![allow("a.example.com:80"), allow("8.8.8.8:80"), deny("bad.example.com")]);
+    let judged = |ask: &str, host: &str| {
+        let host = Host::parse(host).expect("a host");
+        bench.gate.judge_shown(&bench.permit(stream(ask)), Shown::Host(&host))
+    };
+    assert_eq!(judged("a.example.com:80", "a.example.com"), Ok(()));
+    assert_eq!(judged("a.example.com:80", "b.example.com"), Err(Reason::HostMismatch));
+    assert_eq!(judged("8.8.8.8:80", "b.example.com"), Ok(()));
+    assert_eq!(judged("8.8.8.8:80", "bad.example.com"), Err(Reason::DeniedByRule));
+}
+
+#[test]
+fn what_is_on_record_need_not_be_waited_for() {
+    let bench = Bench::new(Vec::new());
+    let Decision::Deny(denial) = bench.check(stream("b.example.com:443")) else { panic!("allowed") };
+    assert!(denial.is_settled());
+    let waiting = Unsettled::new((), Receipt::waiting(async { Ok(()) }));
+    assert!(!waiting.is_settled());
 }
 
 #[test]
