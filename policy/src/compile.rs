@@ -15,10 +15,12 @@ impl Policy {
     /// # Errors
     /// Every plain entry that stands beside a rule with methods or paths for the same host and port in one sandbox
     /// (`rule_shadowed`): the entry would look as if it allowed everything there, and allows nothing. Names of
-    /// policies and internal tables that do not exist were refused when the file was read; here they open nothing.
+    /// policies, registries and internal tables that do not exist were refused when the file was read; here they open nothing.
     pub fn compile(source: Source) -> Result<Self, Vec<RuleConflict>> {
         let mut sets: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
+        let mut pinned: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
         for policy in source.policies {
+            pinned.insert(Arc::clone(&policy.name), policy.registries);
             let set = RuleSet::new(Arc::clone(&policy.name), policy.place.file, policy.rules);
             sets.insert(policy.name, Arc::new(set));
         }
@@ -27,6 +29,12 @@ impl Policy {
             let name = format!("internal.{}", table.name).into();
             let set = RuleSet::new(name, table.place.file, vec![table.rule]);
             internals.insert(table.name, Arc::new(set));
+        }
+        let mut registries: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
+        for table in source.registries {
+            let name = format!("registry.{}", table.name).into();
+            let set = RuleSet::new(name, table.place.file, table.rules);
+            registries.insert(table.name, Arc::new(set));
         }
         let evidence = source
             .sandboxes
@@ -39,8 +47,13 @@ impl Policy {
         let mut sandboxes = HashMap::new();
         for table in source.sandboxes {
             let named = table.policies.iter().filter_map(|name| sets.get(name));
+            // Two policies may name one registry.
+            let mut seen = HashSet::new();
+            let of_policies = table.policies.iter().filter_map(|name| pinned.get(name)).flatten();
+            let pulled =
+                of_policies.filter(|name| seen.insert(*name)).filter_map(|name| registries.get(name));
             let opened = table.internal.iter().filter_map(|name| internals.get(name));
-            let sets: Vec<_> = named.chain(opened).cloned().collect();
+            let sets: Vec<_> = named.chain(pulled).chain(opened).cloned().collect();
             if judged.insert(sets.iter().map(Arc::as_ptr).collect::<Vec<_>>()) {
                 conflicts.extend(shadowed(&sets));
             }

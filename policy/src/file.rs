@@ -16,6 +16,7 @@ mod keys;
 mod mistake;
 mod policies;
 mod reader;
+mod registry;
 mod rules;
 mod sandboxes;
 mod terms;
@@ -50,16 +51,11 @@ pub struct Read<'a> {
 pub fn read<'a>(config: &mut Config<'a>, now: Timestamp, local: &LocalAddresses) -> Read<'a> {
     let addresses = addresses::read(config);
     let context = rules::Context { addresses: &addresses, local };
-    let policies = policies::read(config, &context);
+    let registries = registry::read(config, &context);
+    let policies = policies::read(config, &context, &registries);
     let (internals, host_ports) = internal::read(config, &context);
-    for (name, table) in config.group("registry") {
-        let what = format!("pinned registries such as {}", quoted(name));
-        table
-            .spot()
-            .mistake(format!("{what}: not built yet"), "list the registry's hosts in `allow` of a policy");
-    }
     let (sandboxes, listeners) = sandboxes::read(config, now, &policies, &internals);
-    let source = Source { policies, internals, sandboxes, addresses };
+    let source = Source { policies, internals, registries, sandboxes, addresses };
     let policy = Policy::compile(source).unwrap_or_else(|conflicts| {
         conflicts.iter().for_each(|conflict| shadowed(config, conflict));
         Policy::default()
@@ -83,7 +79,7 @@ fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {
     let (plain, narrowing) = (&conflict.plain, &conflict.narrowing);
     let place = narrowing.place();
     let path = |rule: &crate::RuleRef| match rule.rule().name {
-        RuleName::Internal => rule.to_string(),
+        RuleName::Internal | RuleName::Host(_) => rule.to_string(),
         RuleName::Id(_) | RuleName::Listed(..) | RuleName::Unnamed(_) => format!("policy.{rule}"),
     };
     let what = format!(

@@ -1,6 +1,6 @@
 //! The compiled policy of a gateway: every sandbox with its rules, and what holds for all of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::attempt::Ask;
@@ -31,7 +31,7 @@ pub enum Mode {
 pub struct Sandbox {
     /// Its name.
     pub id: SandboxId,
-    /// Its policies and internal tables, in the order in which it names them.
+    /// Its policies in the order in which it names them, the registries that these name, and its internal tables.
     pub sets: Vec<Arc<RuleSet>>,
     /// Labels for the audit.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
@@ -65,6 +65,13 @@ impl Policy {
     #[must_use]
     pub fn sandbox(&self, id: &SandboxId) -> Option<&Arc<Sandbox>> {
         self.sandboxes.get(id)
+    }
+
+    /// The `[registry.X]` tables in use to which packages can be published, by name.
+    #[must_use]
+    pub fn open_to_publishing(&self) -> BTreeSet<&str> {
+        let sets = self.sandboxes.values().flat_map(|sandbox| &sandbox.sets);
+        sets.filter(|set| set.lets_publish()).map(|set| set.name()).collect()
     }
 
     /// The first moment after `now` at which something that the policy allows ends by itself.

@@ -43,6 +43,8 @@ pub enum RuleName {
     Unnamed(u32),
     /// The allow rule of an `[internal.X]` table.
     Internal,
+    /// The place in the `hosts` of a `[registry.X]` table, counted from 0.
+    Host(u32),
 }
 
 /// One compiled rule.
@@ -79,17 +81,19 @@ pub struct Terms {
     pub ech: Ech,
     /// The DNS types that the rule opens; `None` is [`QType::DEFAULT_OPEN`].
     pub qtypes: Option<Vec<QType>>,
-    /// For the rule of an `[internal.X]` table: the addresses that it opens.
+    /// For the rule of an `[internal.X]` table, or of a `[registry.X]` with addresses: the addresses that it opens.
     pub internal: Option<Internal>,
 }
 
-/// The addresses that an `[internal.X]` table opens for its name.
+/// The addresses that an `[internal.X]` or `[registry.X]` table opens for its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Internal {
     /// The name must resolve inside these.
     pub addresses: Vec<IpNet>,
     /// A loopback address and port of the gateway's host that stand for the name (`host_port`).
     pub host_port: Option<SocketAddr>,
+    /// Whether several names share the addresses. Each is then looked up, so that none is dialled at another's.
+    pub shared: bool,
 }
 
 impl Internal {
@@ -98,6 +102,9 @@ impl Internal {
     pub fn pinned(&self) -> Option<Vec<IpAddr>> {
         if let Some(local) = self.host_port {
             return Some(vec![local.ip()]);
+        }
+        if self.shared {
+            return None;
         }
         let single = |net: &IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         self.addresses.iter().map(single).collect()
@@ -204,7 +211,7 @@ impl RuleRef {
         &self.set.rules()[self.index as usize]
     }
 
-    /// The policy (or `internal.X` table) that holds the rule.
+    /// The policy (or `internal.X` or `registry.X` table) that holds the rule.
     #[must_use]
     pub fn policy(&self) -> &str {
         self.set.name()
@@ -224,7 +231,7 @@ impl RuleRef {
     }
 }
 
-/// `base.allow[2]`, `issues.read-issues`, `internal.billing`.
+/// `base.allow[2]`, `issues.read-issues`, `internal.billing`, `registry.pip.hosts[0]`.
 impl fmt::Display for RuleRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.set.name())?;
@@ -233,6 +240,7 @@ impl fmt::Display for RuleRef {
             RuleName::Listed(Action::Allow, place) => write!(f, ".allow[{place}]"),
             RuleName::Listed(Action::Deny, place) => write!(f, ".deny[{place}]"),
             RuleName::Unnamed(place) => write!(f, ".rule[{place}]"),
+            RuleName::Host(place) => write!(f, ".hosts[{place}]"),
             RuleName::Internal => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ use crate::pattern::HostPattern;
 use crate::rule::{Action, Rule, RuleName};
 use crate::time::Timestamp;
 
-/// A named set of rules: a `[policy.X]` or an `[internal.X]` table.
+/// A named set of rules: a `[policy.X]`, an `[internal.X]` or a `[registry.X]` table.
 #[derive(Debug)]
 pub struct RuleSet {
     name: Arc<str>,
@@ -44,7 +44,7 @@ impl RuleSet {
         Self { name, file, rules, index, ends }
     }
 
-    /// The policy's name, or `internal.X`.
+    /// The policy's name, or `internal.X`, or `registry.X`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -66,6 +66,17 @@ impl RuleSet {
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.rules.first().is_some_and(|rule| rule.name == RuleName::Internal)
+    }
+
+    /// Whether it is a `[registry.X]` table to which packages can be published: host and port alone are known of what
+    /// is sent, or a method is open that changes something.
+    #[must_use]
+    pub fn lets_publish(&self) -> bool {
+        let reads = |method: &str| matches!(method, "GET" | "HEAD" | "OPTIONS");
+        self.rules.iter().filter(|rule| matches!(rule.name, RuleName::Host(_))).any(|rule| {
+            let methods = rule.terms.as_ref().and_then(|terms| terms.methods.as_ref());
+            methods.is_none_or(|methods| !methods.iter().all(|method| reads(method)))
+        })
     }
 
     /// The first moment after `now` at which one of its rules ends.

@@ -28,6 +28,19 @@ pub struct PolicySource {
     pub place: Place,
     /// Its entries and long-form rules, in file order.
     pub rules: Vec<Rule>,
+    /// The registries that it names.
+    pub registries: Vec<Arc<str>>,
+}
+
+/// A `[registry.X]` table: what a package client on this machine reaches, as a person pinned it.
+#[derive(Clone, Debug)]
+pub struct RegistrySource {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it stands.
+    pub place: Place,
+    /// One allow rule for each of its hosts, in file order.
+    pub rules: Vec<Rule>,
 }
 
 /// An `[internal.X]` table.
@@ -71,6 +84,8 @@ pub struct Source {
     pub policies: Vec<PolicySource>,
     /// The internal tables.
     pub internals: Vec<InternalSource>,
+    /// The registries.
+    pub registries: Vec<RegistrySource>,
     /// The sandboxes.
     pub sandboxes: Vec<SandboxSource>,
     /// What the gateway knows of addresses.

@@ -115,7 +115,8 @@ fn policy() -> Arc<Policy> {
         mode: Mode::Enforce,
         hints: false,
     };
-    let policies = vec![PolicySource { name: "base".into(), place, rules: vec![rule] }];
+    let policies =
+        vec![PolicySource { name: "base".into(), place, rules: vec![rule], registries: Vec::new() }];
     let source = Source { policies, sandboxes: vec![sandbox], ..Source::default() };
     Arc::new(Policy::compile(source).expect("no conflict"))
 }

@@ -45,7 +45,13 @@ impl Check {
         };
         match config::load(&path, dns::clock::now(), &local) {
             Ok(config) if self.json => {
-                let report = json!({ "ok": true, "mistakes": [], "weakenings": weakenings(&config) });
+                let publishing = config.policy.open_to_publishing();
+                let report = json!({
+                    "ok": true,
+                    "mistakes": [],
+                    "weakenings": weakenings(&config),
+                    "publishing": publishing,
+                });
                 print(format_args!("{report}\n"));
                 Outcome::Done
             }
@@ -98,6 +104,11 @@ fn summary(config: &Config) -> String {
         if let Some(kind) = same.first() {
             text.push_str(&format!("weakening: {kind}, places: {}\n", same.len()));
         }
+    }
+    for registry in config.policy.open_to_publishing() {
+        text.push_str(&format!(
+            "{registry}: publishing possible: only its host and port are known of what is sent\n"
+        ));
     }
     text
 }

@@ -302,6 +302,8 @@ fn the_schema_refuses_what_the_reader_refuses() {
         "[dns]\nanswers = \"bound\"",
         "[audit]\npath = \"audit.jsonl\"",
         "[timeouts]\nidle = 10",
+        "[registry.r]\nports = [443]",
+        "[registry.r]\nhosts = [\"a.example\"]\ninspect = true",
         "[policy.p]\nask = [\"a.example\"]",
         "[[policy.p.rule]]\nports = [443]",
         "[[policy.p.rule]]\nhost = \"a.example\"\nmethods = []",

@@ -74,7 +74,7 @@ fn internal<'a>(
         );
     }
     table.finish();
-    let internal = Internal { addresses: addresses?, host_port: host_port.flatten() };
+    let internal = Internal { addresses: addresses?, host_port: host_port.flatten(), shared: false };
     let rule = Rule {
         host: HostPattern::Exact(host?),
         ports: ports?,
@@ -121,7 +121,8 @@ fn host_port(item: &Item<'_>) -> Option<SocketAddr> {
     socket
 }
 
-fn addresses(item: &Item<'_>, context: &Context<'_>) -> Option<Vec<IpNet>> {
+/// Reads the addresses inside which names must resolve.
+pub(super) fn addresses(item: &Item<'_>, context: &Context<'_>) -> Option<Vec<IpNet>> {
     let entries = item.strings()?;
     if entries.is_empty() {
         item.mistake(

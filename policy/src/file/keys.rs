@@ -12,6 +12,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("internal.NAME", &["host", "host_port", "addresses", "ports", "methods", "paths", "ca_file"]),
+    ("registry.NAME", &["hosts", "ports", "addresses", "inspect", "methods", "from"]),
     (
         "sandbox.NAME",
         &[

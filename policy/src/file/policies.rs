@@ -1,18 +1,36 @@
 //! `[policy.X]`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::mistake::quoted;
 use super::reader::{Config, Item, Table};
 use super::rules::{Context, NAME_HINT, entry, is_name, long_form};
+use super::sandboxes::names;
 use crate::rule::{Action, Rule, RuleName};
-use crate::source::PolicySource;
+use crate::source::{PolicySource, RegistrySource};
 
-pub(super) fn read(config: &mut Config<'_>, context: &Context<'_>) -> Vec<PolicySource> {
-    config.group("policy").into_iter().map(|(name, table)| policy(name, table, context)).collect()
+pub(super) fn read(
+    config: &mut Config<'_>,
+    context: &Context<'_>,
+    registries: &[RegistrySource],
+) -> Vec<PolicySource> {
+    let registries = Existing {
+        names: registries.iter().map(|table| Arc::clone(&table.name)).collect(),
+        whole: config.is_whole(),
+    };
+    let tables = config.group("policy").into_iter();
+    tables.map(|(name, table)| policy(name, table, context, &registries)).collect()
 }
 
-fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>) -> PolicySource {
+/// The registries that a policy may name.
+struct Existing {
+    names: Vec<Arc<str>>,
+    /// Whether every table of the config was found: only then does a name not exist.
+    whole: bool,
+}
+
+fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>, existing: &Existing) -> PolicySource {
     if !is_name(name) {
         table.spot().mistake(format!("{} is no name for a policy", quoted(name)), NAME_HINT);
     }
@@ -22,7 +40,7 @@ fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>) -> PolicySour
         rules.extend(entries.iter().zip(0..).filter_map(|(each, at)| entry(name, each, action, at, context)));
     }
     later(&mut table, "ask", "rules that ask a person", "list the hosts in `allow` or leave them denied");
-    later(&mut table, "registries", "pinned registries", "list the registry's hosts in `allow`");
+    let registries = names(&mut table, ("registries", "registry"), &existing.names, existing.whole);
     later(&mut table, "lists", "deny lists", "list the hosts in `deny`");
     if let Some(long) = table.take("rule").and_then(|item| item.list()) {
         rules.extend(long.zip(0..).filter_map(|(item, at)| long_form(item.table()?, at, context)));
@@ -30,7 +48,7 @@ fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>) -> PolicySour
     twice(&rules, table.spot());
     let place = table.spot().place();
     table.finish();
-    PolicySource { name: name.into(), place, rules }
+    PolicySource { name: name.into(), place, rules, registries }
 }
 
 /// An empty list asks for nothing, so it may stay.

@@ -55,8 +55,8 @@ fn sandbox<'a>(
         table.spot().mistake(format!("{} is no name for a sandbox", quoted(name)), NAME_HINT);
     }
     let place = table.spot().place();
-    let policies = names(&mut table, "policies", existing.policies, existing.whole);
-    let internal = names(&mut table, "internal", existing.internals, existing.whole);
+    let policies = names(&mut table, ("policies", "policy"), existing.policies, existing.whole);
+    let internal = names(&mut table, ("internal", "internal"), existing.internals, existing.whole);
     let evidence = table.take("identify").map(|item| identify::read(&item)).unwrap_or_default();
     let labels = table.take("labels").and_then(|item| item.table()).map(labels).unwrap_or_default();
     let local_peers = table.take("local_peers").and_then(|item| item.strings()).unwrap_or_default();
@@ -77,7 +77,13 @@ fn sandbox<'a>(
     Some(SandboxSource { id, place, policies, internal, identify, labels, local_peers, mode, hints })
 }
 
-fn names(table: &mut Table<'_>, key: &'static str, existing: &[Arc<str>], whole: bool) -> Vec<Arc<str>> {
+/// Reads a list of names of tables that must exist: `key` holds it, `[group.NAME]` is each of them.
+pub(super) fn names(
+    table: &mut Table<'_>,
+    (key, group): (&'static str, &str),
+    existing: &[Arc<str>],
+    whole: bool,
+) -> Vec<Arc<str>> {
     let listed = table.take(key).and_then(|item| item.strings()).unwrap_or_default();
     let mut found: Vec<Arc<str>> = Vec::with_capacity(listed.len());
     for (name, item) in listed {
@@ -86,7 +92,6 @@ fn names(table: &mut Table<'_>, key: &'static str, existing: &[Arc<str>], whole:
         } else if let Some(existing) = existing.iter().find(|existing| ***existing == *name) {
             found.push(Arc::clone(existing));
         } else if whole {
-            let group = if key == "policies" { "policy" } else { "internal" };
             let hint = match did_you_mean(name, existing.iter().map(|existing| &**existing)) {
                 Some(meant) => format!("did you mean {}?", quoted(meant)),
                 None => format!("write a table [{group}.NAME] for it, or remove it"),

@@ -13,10 +13,15 @@ use crate::rule::{Action, Ech, Terms};
 /// Methods and paths are read on plain HTTP only; on TLS they need inspection.
 pub(super) fn check_plain_http(table: &mut Table<'_>, ports: &PortSet) {
     for key in ["methods", "paths"] {
-        if let Some(item) = table.take(key).filter(|_| ports.contains(Port::HTTPS)) {
-            let hint = "keep the rule to ports that speak plain HTTP, as in ports = [80]";
-            item.not_built_yet(&format!("`{key}` on port 443, which needs inspection"), hint);
-        }
+        check_key_on_plain_http(table, key, ports);
+    }
+}
+
+/// The same for one of the two.
+pub(super) fn check_key_on_plain_http(table: &mut Table<'_>, key: &'static str, ports: &PortSet) {
+    if let Some(item) = table.take(key).filter(|_| ports.contains(Port::HTTPS)) {
+        let hint = "keep the rule to ports that speak plain HTTP, as in ports = [80]";
+        item.not_built_yet(&format!("`{key}` on port 443, which needs inspection"), hint);
     }
 }
 

@@ -1,4 +1,5 @@
 mod edges;
+mod registries;
 
 use std::collections::BTreeSet;
 
@@ -353,7 +354,7 @@ fn unknown_keys_and_tables_are_mistakes_wherever_they_stand() {
         (
             "allow = [\"api.example.com\"]",
             "allow",
-            "known here: addresses, policy, internal, registry, sandbox",
+            "known here: addresses, registry, policy, internal, sandbox",
         ),
         (
             "[[policy.a.rule]]\nhost = \"a.example.com\"\nport = 80",
@@ -463,8 +464,8 @@ fn what_is_not_built_yet_says_so() {
     for text in [
         "[policy.a]\nask = [\"a.example.com\"]",
         "[policy.a]\nlists = [\"file:/etc/x\"]",
-        "[policy.a]\nregistries = [\"x\"]",
-        "[registry.x]\nhosts = [\"a.example.com\"]",
+        "[registry.x]\nhosts = [\"a.example.com\"]\ninspect = true",
+        "[registry.x]\nhosts = [\"a.example.com:80\", \"b.example.com\"]\nmethods = [\"GET\"]",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\naction = \"ask\"",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\ninspect = true",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\ninject = [{ header = \"A\", value_file = \"/x\" }]",

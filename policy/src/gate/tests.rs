@@ -96,7 +96,8 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
         hints: true,
     };
     Source {
-        policies: vec![PolicySource { name: "base".into(), place: place(), rules }],
+        registries: Vec::new(),
+        policies: vec![PolicySource { name: "base".into(), place: place(), rules, registries: Vec::new() }],
         internals: internal
             .into_iter()
             .map(|rule| InternalSource { name: "db".into(), place: place(), rule })
@@ -276,7 +277,8 @@ fn aliases_meet_the_floor_and_written_deny_rules_only() {
 
 #[test]
 fn an_internal_table_opens_its_addresses_for_its_name_alone() {
-    let table = Internal { addresses: vec!["10.0.3.0/24".parse().expect("net")], host_port: None };
+    let table =
+        Internal { addresses: vec!["10.0.3.0/24".parse().expect("net")], host_port: None, shared: false };
     let terms = Terms { internal: Some(table), ..Terms::default() };
     let rule = entry("db.corp.example:5432", Action::Allow, Some(terms));
     let bench = Bench::with(compile(vec![allow("api.example.com")], Some(rule), Mode::Enforce));
@@ -289,7 +291,7 @@ fn an_internal_table_opens_its_addresses_for_its_name_alone() {
 
 #[test]
 fn a_host_port_opens_one_loopback_port_of_the_host() {
-    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok() };
+    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok(), shared: false };
     let terms = Terms { internal: Some(table), ..Terms::default() };
     let rule = entry("llm.internal.example:80", Action::Allow, Some(terms));
     let bench = Bench::with(compile(Vec::new(), Some(rule), Mode::Enforce));
@@ -303,7 +305,7 @@ fn a_host_port_opens_one_loopback_port_of_the_host() {
 
 #[test]
 fn deny_rules_beat_a_host_port() {
-    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok() };
+    let table = Internal { addresses: Vec::new(), host_port: "127.0.0.1:11434".parse().ok(), shared: false };
     let terms = Terms { internal: Some(table), ..Terms::default() };
     let ask = || stream("llm.corp.example:80");
     for (denied, expected) in [
@@ -489,7 +491,8 @@ fn tls_to_a_narrowed_host_is_cut_because_it_cannot_be_read() {
 #[test]
 fn hints_say_what_to_add_where() {
     let internal = || {
-        let table = Internal { addresses: vec!["10.0.3.7/32".parse().expect("net")], host_port: None };
+        let table =
+            Internal { addresses: vec!["10.0.3.7/32".parse().expect("net")], host_port: None, shared: false };
         let terms = Some(Terms { internal: Some(table), ..Terms::default() });
         Rule { name: RuleName::Internal, ..entry("db.corp.example:80", Action::Allow, terms) }
     };

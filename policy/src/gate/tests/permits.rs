@@ -58,7 +58,10 @@ fn pinned_addresses_are_known_only_where_all_are_single() {
     let known = |addresses: &[&str], host_port: Option<&str>| {
         let nets = addresses.iter().map(|text| text.parse().expect("net")).collect();
         let host_port = host_port.map(|text| text.parse().expect("a socket"));
-        let terms = Terms { internal: Some(Internal { addresses: nets, host_port }), ..Terms::default() };
+        let terms = Terms {
+            internal: Some(Internal { addresses: nets, host_port, shared: false }),
+            ..Terms::default()
+        };
         let permit = permit(vec![with("db.corp.example:5432", terms)], stream("db.corp.example:5432"));
         let text = |all: Vec<IpAddr>| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
         permit.known_addresses().map(text)
