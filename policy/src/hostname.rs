@@ -216,7 +216,6 @@ fn canonical_ascii(name: String, shape: Shape) -> Result<Hostname, BadHost> {
 /// IPv4 in decimal, octal and hexadecimal, with one to four parts. C23's `strtoul` adds `0b`.
 fn is_number(label: &str) -> bool {
     match label.as_bytes() {
-        [first, ..] if !first.is_ascii_digit() => false,
         [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
         [b'0', b'b' | b'B', digits @ ..] => digits.iter().all(|digit| matches!(digit, b'0' | b'1')),
         digits => digits.iter().all(u8::is_ascii_digit),

@@ -128,10 +128,15 @@ mod tests {
             "/repos//b/issues",
             "/Repos/a/b/issues",
             "/repos/a/b",
+            "/Repos/a/b/issues/1",
+            "/repos/a/b/issuesx/1",
+            "/repos/a/b/pulls/1",
         ] {
             assert!(!issues.matches(path), "{path}");
         }
-        assert!(pattern("/a").matches("/a") && !pattern("/a").matches("/a/"));
+        assert!(pattern("/a").matches("/a") && !pattern("/a").matches("/a/") && !pattern("/a").matches("/b"));
+        assert!(pattern("/x/*").matches("/x/y") && !pattern("/x/*").matches("/x/"));
+        assert_eq!(issues.to_string(), "/repos/*/*/issues/**");
         assert!(pattern("/**").matches("/") && pattern("/**").matches("/x/y"));
     }
 

@@ -298,6 +298,14 @@ fn brackets_and_addresses_are_told_apart() {
     ] {
         assert_eq!(told(text), expected, "{text}");
     }
+    // A host alone, as `host = "…"` holds it.
+    for text in ["2001:db8::1", "2001:db8::/64"] {
+        let bad = HostPattern::parse(text).expect_err(text).to_string();
+        assert_eq!(
+            bad, "an IPv6 address without brackets: where the port begins is anyone's guess",
+            "{text}"
+        );
+    }
 }
 
 #[test]
