@@ -1,9 +1,10 @@
 //! Weakenings: the places where a config waives a protection on purpose, so that operators see them add up.
 
 use policy::Policy;
-use policy::pattern::HostPattern;
+use policy::pattern::HostView;
 use policy::policy::Mode;
-use policy::rule::{Action, Rule};
+use policy::rule::Action;
+use policy::ruleset::RuleView;
 
 /// A kind of waived protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,14 +52,14 @@ impl Weakening {
         found
     }
 
-    fn of_rule(rule: &Rule) -> Vec<Self> {
+    fn of_rule(rule: RuleView<'_>) -> Vec<Self> {
         let opens_text = rule.opens_qtype(policy::QType::TXT);
         let held = [
-            (Self::AnyHost, rule.host == HostPattern::Any),
+            (Self::AnyHost, rule.host() == HostView::Any),
             (Self::Raw, rule.is_raw()),
             (Self::FreeText, opens_text),
         ];
-        let allows = rule.action == Action::Allow;
+        let allows = rule.action() == Action::Allow;
         held.into_iter().filter(|(_, holds)| allows && *holds).map(|(kind, _)| kind).collect()
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::policy::{Policy, Sandbox};
-use crate::rule::{Action, Rule, RuleRef};
-use crate::ruleset::RuleSet;
+use crate::rule::{Action, RuleRef};
+use crate::ruleset::{RuleSet, RuleView};
 use crate::sandbox::Identities;
 use crate::source::{RuleConflict, Source};
 
@@ -77,9 +77,8 @@ impl Policy {
 /// Finds plain entries beside narrowing rules that cover the same host and a port of theirs.
 fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
     let allows = || {
-        let rules =
-            sets.iter().flat_map(|set| set.rules().iter().zip(0..).map(move |(rule, at)| (set, at, rule)));
-        rules.filter(|(.., rule)| rule.action == Action::Allow)
+        let rules = sets.iter().flat_map(|set| set.rules().zip(0..).map(move |(rule, at)| (set, at, rule)));
+        rules.filter(|(.., rule)| rule.action() == Action::Allow)
     };
     let narrowing: Vec<_> = allows().filter(|(.., rule)| rule.narrows()).collect();
     if narrowing.is_empty() {
@@ -88,8 +87,9 @@ fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
     let to_ref = |set: &Arc<RuleSet>, at| RuleRef::new(Arc::clone(set), at);
     let plain = allows().filter(|(.., rule)| !rule.narrows());
     let conflicts = plain.filter_map(|(set, at, plain)| {
-        let hides = |rule: &Rule| rule.host.covers(&plain.host) && rule.ports.overlaps(&plain.ports);
-        let (other, beside, _) = narrowing.iter().find(|(.., rule)| hides(rule))?;
+        let host = plain.host();
+        let hides = |rule: RuleView<'_>| rule.host().covers(host) && rule.ports().overlaps(plain.ports());
+        let (other, beside, _) = narrowing.iter().find(|(.., rule)| hides(*rule))?;
         Some(RuleConflict { plain: to_ref(set, at), narrowing: to_ref(other, *beside) })
     });
     conflicts.collect()

@@ -14,10 +14,10 @@ pub(crate) use self::resolved::port_to_dial;
 use self::search::{Candidate, Search};
 use crate::attempt::Ask;
 use crate::destination::{Destination, Host, Port};
-use crate::pattern::HostPattern;
 use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
-use crate::rule::{Action, Rule, RuleRef};
+use crate::rule::{Action, RuleRef};
+use crate::ruleset::RuleView;
 use crate::sandbox::SandboxId;
 use crate::special::{AddressClass, LocalAddresses, canonical, name_floor, special_use_name};
 use crate::time::Timestamp;
@@ -90,7 +90,7 @@ impl View<'_> {
         trace.step(|| format!("floor: {host} passes"));
         let mut denying: Option<Candidate<'_>> = None;
         let mut search = Search::new(self.now, destination.port, request);
-        self.rules(sandbox, host, |candidate| match candidate.rule.action {
+        self.rules(sandbox, host, |candidate| match candidate.rule.action() {
             Action::Allow => search.consider(candidate),
             Action::Deny if denying.is_none() && self.is_denied_by(candidate, destination.port) => {
                 denying = Some(candidate);
@@ -123,7 +123,7 @@ impl View<'_> {
         narrowed: bool,
         trace: &mut impl Trace,
     ) -> Result<Grant, Finding> {
-        if is_broad(&rule.rule().host) && is_special(host) {
+        if rule.rule().host().is_broad() && is_special(host) {
             trace.step(|| format!("allow: {rule:?} is too broad for a special-use name"));
             return Err(Finding { reason: Reason::SpecialUseName, rule: Some(rule), name_exists: false });
         }
@@ -192,15 +192,15 @@ impl View<'_> {
     }
 
     fn is_denied_by(&self, candidate: Candidate<'_>, port: Port) -> bool {
-        candidate.rule.action == Action::Deny
+        candidate.rule.action() == Action::Deny
             && candidate.rule.holds_at(self.now)
-            && candidate.rule.ports.contains(port)
+            && candidate.rule.ports().contains(port)
     }
 
     /// Visits every rule that covers the host, whatever it does and whether it still holds or has ended.
     fn rules<'a>(&self, sandbox: &'a Sandbox, host: &Host, mut visit: impl FnMut(Candidate<'a>)) {
         for (set, place) in sandbox.sets.iter().zip(0..) {
-            let mut each = |index: u32, rule: &'a Rule| visit(Candidate { set, place, index, rule });
+            let mut each = |index: u32, rule: RuleView<'a>| visit(Candidate { set, place, index, rule });
             match host {
                 Host::Name(name) => set.for_name(name, each),
                 Host::Address(address) => {
@@ -209,7 +209,7 @@ impl View<'_> {
                     // are held to the spelling that they list.
                     for inner in self.policy.addresses.embedded_v4(*address) {
                         set.for_address(IpAddr::V4(inner), |index, rule| {
-                            if rule.action == Action::Deny {
+                            if rule.action() == Action::Deny {
                                 each(index, rule);
                             }
                         });
@@ -222,14 +222,4 @@ impl View<'_> {
 
 fn is_special(host: &Host) -> bool {
     matches!(host, Host::Name(name) if special_use_name(name).is_some())
-}
-
-/// Whether a pattern is too broad to open a special-use name: `*`, or a suffix of one label.
-fn is_broad(pattern: &HostPattern) -> bool {
-    match pattern {
-        HostPattern::Any => true,
-        HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => suffix.is_single_label(),
-        HostPattern::InnerStar(star) => star.after.is_single_label(),
-        HostPattern::Exact(_) | HostPattern::Net(_) => false,
-    }
 }

@@ -8,7 +8,7 @@ use crate::decide::port_to_dial;
 use crate::destination::{Destination, Host};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
-use crate::pattern::HostPattern;
+use crate::pattern::HostView;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
@@ -137,7 +137,7 @@ impl Permit {
     /// Whether the rule names the host itself: not by a wildcard, and not in learn mode.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        self.grant.rule.as_ref().is_some_and(|rule| matches!(rule.rule().host, HostPattern::Exact(_)))
+        self.grant.rule.as_ref().is_some_and(|rule| matches!(rule.rule().host(), HostView::Exact(_)))
     }
 
     /// The sandbox, as the policy knew it when it decided.

@@ -78,13 +78,13 @@ pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> R
 fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {
     let (plain, narrowing) = (&conflict.plain, &conflict.narrowing);
     let place = narrowing.place();
-    let path = |rule: &crate::RuleRef| match rule.rule().name {
+    let path = |rule: &crate::RuleRef| match rule.rule().name() {
         RuleName::Internal | RuleName::Host(_) => rule.to_string(),
         RuleName::Id(_) | RuleName::Listed(..) | RuleName::Unnamed(_) => format!("policy.{rule}"),
     };
     let what = format!(
         "rule_shadowed: {} allows nothing where {} ({}:{}) limits methods or paths",
-        plain.rule().host,
+        plain.rule().host(),
         path(narrowing),
         place.file,
         place.line

@@ -122,17 +122,17 @@ impl Hostname {
 
     /// Whether the name has one label only. Such names mean whatever a search list makes of them.
     pub fn is_single_label(&self) -> bool {
-        !self.0.contains('.')
+        is_single_label(&self.0)
     }
 
     /// Whether the name is `domain` or lies below it, compared label by label.
     pub fn is_at_or_below(&self, domain: &str) -> bool {
-        &*self.0 == domain || self.is_below(domain)
+        is_at_or_below(&self.0, domain)
     }
 
     /// Whether the name lies strictly below `domain`: `evilcorp.example` is not below `corp.example`.
     pub fn is_below(&self, domain: &str) -> bool {
-        self.0.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+        is_below(&self.0, domain)
     }
 }
 
@@ -152,6 +152,18 @@ impl fmt::Debug for Hostname {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
+}
+
+pub(crate) fn is_single_label(name: &str) -> bool {
+    !name.contains('.')
+}
+
+pub(crate) fn is_at_or_below(name: &str, domain: &str) -> bool {
+    name == domain || is_below(name, domain)
+}
+
+pub(crate) fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
 }
 
 fn parent(name: &str) -> Option<&str> {

@@ -20,6 +20,7 @@ pub mod explain;
 pub mod file;
 pub mod gate;
 pub mod hostname;
+pub mod names;
 pub mod path;
 pub mod pattern;
 pub mod policy;

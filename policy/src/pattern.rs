@@ -3,6 +3,7 @@
 mod error;
 mod ports;
 mod script;
+mod view;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,6 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use self::error::{EntryError, EntryErrorKind};
 pub use self::ports::PortSet;
+pub use self::view::HostView;
 use crate::hostname::{BadHost, Hostname};
 use crate::special;
 
@@ -43,18 +45,18 @@ pub struct InnerStar {
 
 impl InnerStar {
     /// What stands in front of `after` in a name below it.
-    fn front<'n>(&self, name: &'n Hostname) -> Option<&'n str> {
-        name.as_str().strip_suffix(self.after.as_str())?.strip_suffix('.')
+    fn front<'n>(&self, name: &'n str) -> Option<&'n str> {
+        name.strip_suffix(self.after.as_str())?.strip_suffix('.')
     }
 
-    fn matches(&self, name: &Hostname) -> bool {
+    fn matches(&self, name: &str) -> bool {
         let label = self.front(name).and_then(|front| front.strip_prefix(&*self.before)?.strip_prefix('.'));
         label.is_some_and(|label| !label.is_empty() && !label.contains('.'))
     }
 
     /// Whether names that match lie below `name`: for `a.b.*.example.com`, `x.example.com` and `b.x.example.com`.
     pub(crate) fn lies_below(&self, name: &Hostname) -> bool {
-        self.front(name).is_some_and(|front| match front.rsplit_once('.') {
+        self.front(name.as_str()).is_some_and(|front| match front.rsplit_once('.') {
             None => true,
             Some((inner, _)) => self.before.strip_suffix(inner).is_some_and(|rest| rest.ends_with('.')),
         })
@@ -112,42 +114,27 @@ impl HostPattern {
         parse_name(text)
     }
 
+    /// The same pattern, borrowed.
+    #[must_use]
+    pub fn view(&self) -> HostView<'_> {
+        match self {
+            HostPattern::Exact(name) => HostView::Exact(name.as_str()),
+            HostPattern::Below(domain) => HostView::Below(domain.as_str()),
+            HostPattern::ApexAndBelow(domain) => HostView::ApexAndBelow(domain.as_str()),
+            HostPattern::InnerStar(star) => HostView::InnerStar(star),
+            HostPattern::Any => HostView::Any,
+            HostPattern::Net(net) => HostView::Net(*net),
+        }
+    }
+
     /// Whether a name is covered.
     pub fn matches_name(&self, name: &Hostname) -> bool {
-        match self {
-            HostPattern::Exact(exact) => exact == name,
-            HostPattern::Below(domain) => name.is_below(domain.as_str()),
-            HostPattern::ApexAndBelow(domain) => {
-                name.is_below(domain.as_str()) || (name == domain && !name.is_single_label())
-            }
-            HostPattern::InnerStar(star) => star.matches(name),
-            HostPattern::Any => !name.is_single_label(),
-            HostPattern::Net(_) => false,
-        }
+        self.view().matches_name(name.as_str())
     }
 
     /// Whether a literal address is covered; IPv4-mapped IPv6 is compared as IPv4.
     pub fn matches_address(&self, address: IpAddr) -> bool {
         matches!(self, HostPattern::Net(net) if net.contains(&special::canonical(address)))
-    }
-
-    /// Whether every host that `other` covers is covered by this pattern too.
-    pub fn covers(&self, other: &HostPattern) -> bool {
-        match (self, other) {
-            (HostPattern::Net(wide), HostPattern::Net(narrow)) => wide.contains(narrow),
-            (_, HostPattern::Exact(name)) => self.matches_name(name),
-            (HostPattern::Any, _) => !matches!(other, HostPattern::Net(_)),
-            (HostPattern::Below(wide), HostPattern::ApexAndBelow(narrow)) => narrow.is_below(wide.as_str()),
-            (
-                HostPattern::Below(wide) | HostPattern::ApexAndBelow(wide),
-                HostPattern::Below(narrow) | HostPattern::ApexAndBelow(narrow),
-            ) => narrow.is_at_or_below(wide.as_str()),
-            (HostPattern::Below(wide) | HostPattern::ApexAndBelow(wide), HostPattern::InnerStar(narrow)) => {
-                narrow.after.is_at_or_below(wide.as_str())
-            }
-            (star @ HostPattern::InnerStar(_), other) => star == other,
-            _ => false,
-        }
     }
 
     /// How closely it names a host.
@@ -189,17 +176,7 @@ impl HostPattern {
 
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostPattern::Exact(name) => write!(f, "{name}"),
-            HostPattern::Below(domain) => write!(f, "*.{domain}"),
-            HostPattern::ApexAndBelow(domain) => write!(f, ".{domain}"),
-            HostPattern::InnerStar(star) => write!(f, "{}.*.{}", star.before, star.after),
-            HostPattern::Any => f.write_str("*"),
-            HostPattern::Net(IpNet::V4(net)) if net.prefix_len() == 32 => write!(f, "{}", net.addr()),
-            HostPattern::Net(IpNet::V4(net)) => write!(f, "{net}"),
-            HostPattern::Net(IpNet::V6(net)) if net.prefix_len() == 128 => write!(f, "[{}]", net.addr()),
-            HostPattern::Net(IpNet::V6(net)) => write!(f, "[{net}]"),
-        }
+        self.view().fmt(f)
     }
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use crate::attempt::QType;
 use crate::path::PathPattern;
 use crate::pattern::{HostPattern, PortSet};
-use crate::ruleset::RuleSet;
+use crate::ruleset::{RuleSet, RuleView};
 use crate::source::Place;
 use crate::time::Timestamp;
 
@@ -47,7 +47,7 @@ pub enum RuleName {
     Host(u32),
 }
 
-/// One compiled rule.
+/// One rule as its author wrote it.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The hosts that it covers.
@@ -118,77 +118,6 @@ impl Internal {
     }
 }
 
-impl Rule {
-    /// Whether the rule still holds at `now`.
-    #[must_use]
-    pub fn holds_at(&self, now: Timestamp) -> bool {
-        self.until().is_none_or(|until| now < until)
-    }
-
-    /// When the rule ends, if it does.
-    #[must_use]
-    pub fn until(&self) -> Option<Timestamp> {
-        self.terms.as_ref().and_then(|terms| terms.until)
-    }
-
-    /// Whether the rule allows only some methods or paths: it then narrows its host and ports.
-    #[must_use]
-    pub fn narrows(&self) -> bool {
-        self.terms.as_ref().is_some_and(|terms| terms.methods.is_some() || terms.paths.is_some())
-    }
-
-    /// Whether the rule allows a method.
-    #[must_use]
-    pub fn allows_method(&self, method: &str) -> bool {
-        let wanted = self.terms.as_ref().and_then(|terms| terms.methods.as_ref());
-        wanted.is_none_or(|methods| methods.iter().any(|allowed| **allowed == *method))
-    }
-
-    /// Whether the rule allows a path, given without its query.
-    #[must_use]
-    pub fn allows_path(&self, path: &str) -> bool {
-        let wanted = self.terms.as_ref().and_then(|terms| terms.paths.as_ref());
-        wanted.is_none_or(|paths| paths.iter().any(|pattern| pattern.matches(path)))
-    }
-
-    /// Whether the rule limits paths: URL-override headers are then stripped.
-    #[must_use]
-    pub fn limits_paths(&self) -> bool {
-        self.terms.as_ref().is_some_and(|terms| terms.paths.is_some())
-    }
-
-    /// Whether the rule limits methods: method-override headers are then stripped.
-    #[must_use]
-    pub fn limits_methods(&self) -> bool {
-        self.terms.as_ref().is_some_and(|terms| terms.methods.is_some())
-    }
-
-    /// Whether the rule opens a DNS type; ANY is open with every rule.
-    #[must_use]
-    pub fn opens_qtype(&self, qtype: QType) -> bool {
-        let opened = self.terms.as_ref().and_then(|terms| terms.qtypes.as_ref());
-        opened.map_or_else(|| qtype.is_open_by_default(), |all| qtype == QType::ANY || all.contains(&qtype))
-    }
-
-    /// The addresses that the rule opens, for the rule of an `[internal.X]` table.
-    #[must_use]
-    pub fn internal(&self) -> Option<&Internal> {
-        self.terms.as_ref().and_then(|terms| terms.internal.as_ref())
-    }
-
-    /// Whether tunnels under this rule pass unchecked.
-    #[must_use]
-    pub fn is_raw(&self) -> bool {
-        self.terms.as_ref().is_some_and(|terms| terms.raw)
-    }
-
-    /// What the rule does with encrypted ClientHellos.
-    #[must_use]
-    pub fn ech(&self) -> Ech {
-        self.terms.as_ref().map_or(Ech::Permit, |terms| terms.ech)
-    }
-}
-
 /// Points at one rule of a compiled policy and keeps it alive.
 #[derive(Clone)]
 pub struct RuleRef {
@@ -206,9 +135,9 @@ impl RuleRef {
     /// # Panics
     /// Never: only the rule set hands these out, with the index of a rule of its own.
     #[must_use]
-    #[expect(clippy::indexing_slicing, reason = "made only by the set that holds the rule")]
-    pub fn rule(&self) -> &Rule {
-        &self.set.rules()[self.index as usize]
+    #[expect(clippy::expect_used, reason = "made only by the set that holds the rule")]
+    pub fn rule(&self) -> RuleView<'_> {
+        self.set.rule(self.index).expect("a rule of the set")
     }
 
     /// The policy (or `internal.X` or `registry.X` table) that holds the rule.
@@ -227,7 +156,7 @@ impl RuleRef {
     #[must_use]
     pub fn place(&self) -> Place {
         let rule = self.rule();
-        Place { file: self.set.file().into(), line: rule.line, column: rule.column }
+        Place { file: self.set.file().into(), line: rule.line(), column: rule.column() }
     }
 }
 
@@ -235,7 +164,7 @@ impl RuleRef {
 impl fmt::Display for RuleRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.set.name())?;
-        match &self.rule().name {
+        match self.rule().name() {
             RuleName::Id(id) => write!(f, ".{id}"),
             RuleName::Listed(Action::Allow, place) => write!(f, ".allow[{place}]"),
             RuleName::Listed(Action::Deny, place) => write!(f, ".deny[{place}]"),
@@ -248,7 +177,7 @@ impl fmt::Display for RuleRef {
 
 impl fmt::Debug for RuleRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self} ({}:{})", self.file(), self.rule().line)
+        write!(f, "{self} ({}:{})", self.file(), self.rule().line())
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! A name is looked up once for itself and once for each of its parents; an address once for each prefix length in use.
 
-mod hash;
+mod record;
+mod view;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,8 +18,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use self::hash::BuildNameHasher;
+use self::record::{Kind, PortsId, Record, SharedPorts};
+pub use self::view::RuleView;
 use crate::hostname::Hostname;
+use crate::names::{NameId, NameTable};
 use crate::pattern::HostPattern;
 use crate::rule::{Action, Rule, RuleName};
 use crate::time::Timestamp;
@@ -28,8 +31,13 @@ use crate::time::Timestamp;
 pub struct RuleSet {
     name: Arc<str>,
     file: Arc<str>,
-    rules: Vec<Rule>,
-    index: Index,
+    records: Vec<Record>,
+    /// The rules that have more to say than a record holds.
+    full: Vec<Rule>,
+    ports: SharedPorts,
+    names: NameTable<Anchor>,
+    nets: Vec<(u8, HashMap<IpNet, Anchor>)>,
+    any: Anchor,
     /// When its rules end, in order.
     ends: Vec<Timestamp>,
 }
@@ -38,10 +46,25 @@ impl RuleSet {
     /// Indexes the rules of one table.
     #[must_use]
     pub fn new(name: Arc<str>, file: Arc<str>, rules: Vec<Rule>) -> Self {
-        let index = Index::new(&rules);
-        let mut ends: Vec<_> = rules.iter().filter_map(Rule::until).collect();
-        ends.sort_unstable();
-        Self { name, file, rules, index, ends }
+        let bytes = rules.iter().filter_map(anchor).map(|name| name.as_str().len()).sum();
+        let mut set = Self {
+            name,
+            file,
+            records: Vec::with_capacity(rules.len()),
+            full: Vec::new(),
+            ports: SharedPorts::default(),
+            // Names above those that are listed are stored too: there are few of them.
+            names: NameTable::with_room(rules.len() + rules.len() / 64, bytes),
+            nets: Vec::new(),
+            any: Anchor::default(),
+            ends: Vec::new(),
+        };
+        for (rule, at) in rules.into_iter().zip(0..) {
+            set.add(rule, at);
+        }
+        set.names.shrink();
+        set.ends.sort_unstable();
+        set
     }
 
     /// The policy's name, or `internal.X`, or `registry.X`.
@@ -57,15 +80,25 @@ impl RuleSet {
     }
 
     /// Its rules, in file order.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = RuleView<'_>> {
+        self.records.iter().map(|record| self.view(record))
+    }
+
+    /// The rule with a number, counted from 0 in file order.
     #[must_use]
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
+    pub fn rule(&self, at: u32) -> Option<RuleView<'_>> {
+        self.records.get(at as usize).map(|record| self.view(record))
+    }
+
+    fn view<'a>(&'a self, record: &'a Record) -> RuleView<'a> {
+        let full = (record.kind == Kind::Full).then(|| self.full.get(record.what as usize)).flatten();
+        RuleView { set: self, record, full }
     }
 
     /// Whether it is an `[internal.X]` table.
     #[must_use]
     pub fn is_internal(&self) -> bool {
-        self.rules.first().is_some_and(|rule| rule.name == RuleName::Internal)
+        self.rules().next().is_some_and(|rule| rule.name() == RuleName::Internal)
     }
 
     /// Whether it is a `[registry.X]` table to which packages can be published: host and port alone are known of what
@@ -87,157 +120,128 @@ impl RuleSet {
     }
 
     /// Calls `visit` with every rule whose host pattern covers the name.
-    pub(crate) fn for_name<'a>(&'a self, name: &Hostname, mut visit: impl FnMut(u32, &'a Rule)) {
-        let index = &self.index;
-        self.visit(index.any, |_| true, &mut visit);
-        if let Some(slot) = index.names.get(name.as_str()) {
-            let at_apex =
-                |host: &HostPattern| matches!(host, HostPattern::Exact(_) | HostPattern::ApexAndBelow(_));
-            self.visit(slot.rules, at_apex, &mut visit);
+    pub(crate) fn for_name<'a>(&'a self, name: &Hostname, mut visit: impl FnMut(u32, RuleView<'a>)) {
+        self.visit(self.any, |_| true, &mut visit);
+        if let Some(anchor) = self.names.get(name.as_str()) {
+            let at_apex = |rule: RuleView<'_>| match (rule.record.kind, rule.full) {
+                (Kind::Exact | Kind::ApexAndBelow, _) => true,
+                (Kind::Below, _) => false,
+                (Kind::Full, rule) => rule.is_some_and(|rule| {
+                    matches!(rule.host, HostPattern::Exact(_) | HostPattern::ApexAndBelow(_))
+                }),
+            };
+            self.visit(*anchor, at_apex, &mut visit);
         }
         for parent in name.suffixes().skip(1) {
-            let Some(slot) = index.names.get(parent) else { continue };
-            let below = |host: &HostPattern| match host {
-                HostPattern::Below(_) | HostPattern::ApexAndBelow(_) => true,
-                HostPattern::InnerStar(_) => host.matches_name(name),
-                HostPattern::Exact(_) | HostPattern::Any | HostPattern::Net(_) => false,
+            let Some(anchor) = self.names.get(parent) else { continue };
+            let below = |rule: RuleView<'_>| match (rule.record.kind, rule.full) {
+                (Kind::Below | Kind::ApexAndBelow, _) => true,
+                (Kind::Exact, _) => false,
+                (Kind::Full, rule) => rule.is_some_and(|rule| match &rule.host {
+                    HostPattern::Below(_) | HostPattern::ApexAndBelow(_) => true,
+                    star @ HostPattern::InnerStar(_) => star.matches_name(name),
+                    HostPattern::Exact(_) | HostPattern::Any | HostPattern::Net(_) => false,
+                }),
             };
-            self.visit(slot.rules, below, &mut visit);
+            self.visit(*anchor, below, &mut visit);
         }
     }
 
     /// Calls `visit` with every rule whose host pattern covers the address.
-    pub(crate) fn for_address<'a>(&'a self, address: IpAddr, mut visit: impl FnMut(u32, &'a Rule)) {
-        for (len, nets) in &self.index.nets {
+    pub(crate) fn for_address<'a>(&'a self, address: IpAddr, mut visit: impl FnMut(u32, RuleView<'a>)) {
+        for (len, nets) in &self.nets {
             let Ok(net) = IpNet::new(address, *len) else { continue };
-            if let Some(chain) = nets.get(&net.trunc()) {
-                self.visit(*chain, |_| true, &mut visit);
+            if let Some(anchor) = nets.get(&net.trunc()) {
+                self.visit(*anchor, |_| true, &mut visit);
             }
         }
     }
 
     /// Whether a name lies above one that an allow rule lists.
     pub(crate) fn is_above_listed(&self, name: &Hostname) -> bool {
-        let slot = |name: &str| self.index.names.get(name);
-        if slot(name.as_str()).is_some_and(|slot| slot.is_above_listed) {
+        if self.names.get(name.as_str()).is_some_and(|anchor| anchor.is_above_listed()) {
             return true;
         }
         // `ec2.*.example.com` also makes every `X.example.com` an ancestor of a listed name.
-        name.suffixes().skip(1).filter_map(slot).any(|slot| {
+        name.suffixes().skip(1).filter_map(|parent| self.names.get(parent)).any(|anchor| {
             let mut found = false;
-            let is_below =
-                |host: &HostPattern| matches!(host, HostPattern::InnerStar(star) if star.lies_below(name));
-            self.visit(slot.rules, is_below, &mut |_, rule| found |= rule.action == Action::Allow);
+            let is_below = |rule: RuleView<'_>| match rule.full.map(|rule| &rule.host) {
+                Some(HostPattern::InnerStar(star)) => star.lies_below(name),
+                Some(_) | None => false,
+            };
+            self.visit(*anchor, is_below, &mut |_, rule| found |= rule.action() == Action::Allow);
             found
         })
     }
 
-    /// Visits the rules of a chain whose host is one of the wanted ones.
+    /// Visits the wanted rules that are anchored at a place.
     fn visit<'a>(
         &'a self,
-        chain: Chain,
-        wanted: impl Fn(&HostPattern) -> bool,
-        visit: &mut impl FnMut(u32, &'a Rule),
+        anchor: Anchor,
+        wanted: impl Fn(RuleView<'a>) -> bool,
+        visit: &mut impl FnMut(u32, RuleView<'a>),
     ) {
-        let mut at = chain.first;
-        while let Some(rule) = self.rules.get(at as usize) {
-            if wanted(&rule.host) {
+        let mut at = anchor.first();
+        while let Some(rule) = self.rule(at) {
+            if wanted(rule) {
                 visit(at, rule);
             }
-            at = if chain.is_one { NONE } else { self.index.next.get(at as usize).copied().unwrap_or(NONE) };
+            at = rule.record.next;
         }
     }
-}
 
-/// The end of a chain: no rule has this number.
-const NONE: u32 = u32::MAX;
-
-/// Where rules are found by host.
-#[derive(Debug, Default)]
-struct Index {
-    names: HashMap<Hostname, Slot, BuildNameHasher>,
-    nets: Vec<(u8, HashMap<IpNet, Chain>)>,
-    any: Chain,
-    /// For each rule the next one of its chain.
-    next: Vec<u32>,
-}
-
-/// What is anchored at a name.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    rules: Chain,
-    /// Whether a name that an allow rule lists lies below.
-    is_above_listed: bool,
-}
-
-/// Rules that are anchored at one place: the first, and from it by [`Index::next`].
-#[derive(Clone, Copy, Debug)]
-struct Chain {
-    first: u32,
-    /// Whether there is nothing behind the first, which saves a look at the other list.
-    is_one: bool,
-}
-
-impl Default for Chain {
-    fn default() -> Self {
-        Self { first: NONE, is_one: true }
-    }
-}
-
-impl Chain {
-    /// Puts a rule in front; returns the one behind it.
-    fn push(&mut self, rule: u32) -> u32 {
-        let behind = std::mem::replace(&mut self.first, rule);
-        self.is_one = behind == NONE;
-        behind
-    }
-}
-
-impl Index {
-    fn new(rules: &[Rule]) -> Self {
-        let mut index = Self::default();
-        index.names.reserve(rules.len());
-        index.next.reserve_exact(rules.len());
-        for (rule, at) in rules.iter().zip(0..) {
-            let behind = index.insert(rule, at);
-            index.next.push(behind);
-        }
-        index
-    }
-
-    fn insert(&mut self, rule: &Rule, at: u32) -> u32 {
-        let (anchor, covers_below) = match &rule.host {
-            HostPattern::Any => return self.any.push(at),
-            HostPattern::Net(net) => return self.nets_of(net.prefix_len()).entry(*net).or_default().push(at),
-            HostPattern::Exact(name) => (name, false),
-            HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => (name, true),
-            HostPattern::InnerStar(star) => (&star.after, true),
-        };
-        let slot = self.names.entry(anchor.clone()).or_default();
-        let behind = slot.rules.push(at);
-        if rule.action == Action::Allow {
-            slot.is_above_listed |= covers_below;
-            self.mark_parents(anchor);
-        }
-        behind
-    }
-
-    fn mark_parents(&mut self, name: &Hostname) {
-        for parent in name.suffixes().skip(1) {
-            match self.names.get_mut(parent) {
-                // Whoever marked it has marked those above it.
-                Some(slot) if slot.is_above_listed => break,
-                Some(slot) => slot.is_above_listed = true,
-                None => {
-                    // A parent of a name is a name.
-                    let Ok(parent) = Hostname::parse(parent) else { break };
-                    self.names.insert(parent, Slot { is_above_listed: true, ..Slot::default() });
-                }
+    /// Stores a rule, and puts it in front of those that are anchored at the same place.
+    fn add(&mut self, rule: Rule, at: u32) {
+        self.ends.extend(rule.terms.as_ref().and_then(|terms| terms.until));
+        let name = anchor(&rule).and_then(|name| self.names.insert(name.as_str()));
+        let next = match (&rule.host, name) {
+            (HostPattern::Net(net), _) => self.nets_of(net.prefix_len()).entry(*net).or_default().push(at),
+            (HostPattern::Any, _) => self.any.push(at),
+            (host, Some(name)) => {
+                let covers_below = !matches!(host, HostPattern::Exact(_));
+                self.mark(name, at, rule.action == Action::Allow, covers_below)
             }
+            // The names of a config of 256 MiB fit into the table's 4 GiB; where they did not, nothing would be allowed.
+            (_, None) => NONE,
+        };
+        let (line, column, action) = (rule.line, rule.column, rule.action);
+        let place = if let RuleName::Listed(_, place) = rule.name { place } else { 0 };
+        let (kind, what, ports) = match (Kind::of(&rule), name, self.ports.share(&rule.ports)) {
+            (kind, Some(NameId(name)), Some(ports)) if kind != Kind::Full => (kind, name, ports),
+            _ => {
+                let what = u32::try_from(self.full.len()).unwrap_or(NONE);
+                self.full.push(rule);
+                (Kind::Full, what, PortsId::default())
+            }
+        };
+        self.records.push(Record { what, next, place, line, column, ports, kind, action });
+    }
+
+    /// Anchors a rule at a name; returns the rule behind it.
+    fn mark(&mut self, name: NameId, rule: u32, allows: bool, covers_below: bool) -> u32 {
+        let Some(anchor) = self.names.value_mut(name) else { return NONE };
+        let next = anchor.push(rule);
+        if allows {
+            if covers_below {
+                anchor.mark();
+            }
+            self.mark_parents(name);
+        }
+        next
+    }
+
+    fn mark_parents(&mut self, name: NameId) {
+        let mut at = name;
+        while let Some(parent) = self.names.insert_parent(at) {
+            // Whoever marked it has marked those above it.
+            if self.names.value_mut(parent).is_none_or(Anchor::mark) {
+                break;
+            }
+            at = parent;
         }
     }
 
-    fn nets_of(&mut self, len: u8) -> &mut HashMap<IpNet, Chain> {
+    fn nets_of(&mut self, len: u8) -> &mut HashMap<IpNet, Anchor> {
         let place = match self.nets.binary_search_by_key(&len, |(len, _)| *len) {
             Ok(place) => place,
             Err(place) => {
@@ -247,6 +251,55 @@ impl Index {
         };
         #[expect(clippy::indexing_slicing, reason = "it was found or inserted at this place")]
         &mut self.nets[place].1
+    }
+}
+
+/// The name at which a rule is found.
+fn anchor(rule: &Rule) -> Option<&Hostname> {
+    match &rule.host {
+        HostPattern::Exact(name) | HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => Some(name),
+        HostPattern::InnerStar(star) => Some(&star.after),
+        HostPattern::Any | HostPattern::Net(_) => None,
+    }
+}
+
+/// The end of a chain: no rule has this number.
+const NONE: u32 = u32::MAX >> 1;
+
+/// Rules that are anchored at one place: the first, and from it by [`Record::next`]; and in the highest bit whether a
+/// name that an allow rule lists lies below.
+#[derive(Clone, Copy, Debug)]
+struct Anchor(u32);
+
+const ABOVE_LISTED: u32 = !NONE;
+
+impl Default for Anchor {
+    fn default() -> Self {
+        Self(NONE)
+    }
+}
+
+impl Anchor {
+    const fn first(self) -> u32 {
+        self.0 & NONE
+    }
+
+    /// Puts a rule in front; returns the one behind it.
+    const fn push(&mut self, rule: u32) -> u32 {
+        let behind = self.first();
+        self.0 = self.0 & ABOVE_LISTED | rule;
+        behind
+    }
+
+    const fn is_above_listed(self) -> bool {
+        self.0 & ABOVE_LISTED != 0
+    }
+
+    /// Marks it as above a listed name; returns whether it was marked before.
+    const fn mark(&mut self) -> bool {
+        let before = self.is_above_listed();
+        self.0 |= ABOVE_LISTED;
+        before
     }
 }
 

@@ -1,7 +1,7 @@
 //! Look-ups: a name is looked up exactly when some port of it is open.
 
 use super::search::Candidate;
-use super::{Trace, View, is_broad, is_special};
+use super::{Trace, View, is_special};
 use crate::attempt::QType;
 use crate::destination::Host;
 use crate::hostname::Hostname;
@@ -27,10 +27,10 @@ impl<'a> Openings<'a> {
         let mut found = Self { allowing, denying, narrowed, learns };
         view.rules(sandbox, host, |candidate| {
             let rule = candidate.rule;
-            if rule.action == Action::Allow && rule.narrows() {
-                found.narrowed.push(&rule.ports);
+            if rule.action() == Action::Allow && rule.narrows() {
+                found.narrowed.push(rule.ports());
             }
-            match rule.action {
+            match rule.action() {
                 _ if !rule.holds_at(view.now) => {}
                 Action::Allow => found.allowing.push(candidate),
                 Action::Deny => found.denying.push(candidate),
@@ -41,14 +41,14 @@ impl<'a> Openings<'a> {
 
     /// The ports that deny rules close.
     pub(super) fn denied(&self) -> impl Iterator<Item = &'a PortSet> {
-        self.denying.iter().map(|candidate| &candidate.rule.ports)
+        self.denying.iter().map(|candidate| candidate.rule.ports())
     }
 
     /// The rules that open a port which is not among the `closed` ones.
     fn opening(&self, closed: &[&'a PortSet]) -> impl Iterator<Item = Candidate<'a>> {
         self.allowing.iter().copied().filter(|candidate| {
             let narrowed = self.narrowed.iter().filter(|_| !candidate.rule.narrows());
-            !candidate.rule.ports.is_covered_by(closed.iter().chain(narrowed).copied())
+            !candidate.rule.ports().is_covered_by(closed.iter().chain(narrowed).copied())
         })
     }
 
@@ -86,7 +86,7 @@ impl View<'_> {
         let denied: Vec<_> = found.denied().collect();
         let (mut best, mut opens_type) = (None, false);
         for candidate in found.opening(&denied) {
-            let counts = !(is_broad(&candidate.rule.host) && is_special(&host));
+            let counts = !(candidate.rule.host().is_broad() && is_special(&host));
             opens_type |= counts && candidate.rule.opens_qtype(qtype);
             best = Candidate::better(best, candidate);
         }

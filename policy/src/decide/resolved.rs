@@ -10,7 +10,8 @@ use crate::gate::Resolved;
 use crate::hostname::Hostname;
 use crate::policy::Sandbox;
 use crate::reason::Reason;
-use crate::rule::{Rule, RuleRef};
+use crate::rule::RuleRef;
+use crate::ruleset::RuleView;
 use crate::special::canonical;
 
 impl View<'_> {
@@ -171,7 +172,7 @@ impl View<'_> {
 }
 
 /// The port that a stream is dialled on: its own, unless a host port stands for it.
-pub(crate) fn port_to_dial(rule: Option<&Rule>, ask: &Ask) -> Option<u16> {
+pub(crate) fn port_to_dial(rule: Option<RuleView<'_>>, ask: &Ask) -> Option<u16> {
     let local = rule.and_then(|rule| rule.internal()?.host_port);
     local.map(|local| local.port()).or_else(|| ask.port().map(Port::get))
 }

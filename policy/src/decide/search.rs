@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::destination::{Host, Port};
-use crate::pattern::HostPattern;
+use crate::pattern::HostView;
 use crate::policy::Finding;
 use crate::reason::Reason;
-use crate::rule::{Rule, RuleRef};
-use crate::ruleset::RuleSet;
+use crate::rule::RuleRef;
+use crate::ruleset::{RuleSet, RuleView};
 use crate::time::Timestamp;
 
 /// A rule that covers the host of an attempt.
@@ -16,7 +16,7 @@ pub(super) struct Candidate<'a> {
     pub(super) set: &'a Arc<RuleSet>,
     pub(super) place: usize,
     pub(super) index: u32,
-    pub(super) rule: &'a Rule,
+    pub(super) rule: RuleView<'a>,
 }
 
 impl<'a> Candidate<'a> {
@@ -35,15 +35,15 @@ impl<'a> Candidate<'a> {
     /// Internal tables, then exact names, one-label stars, suffixes (the longer first) and `*`; then fewer ports;
     /// then policy and file order.
     fn rank(&self) -> (bool, u8, usize, usize, usize, u32) {
-        let (kind, length) = match &self.rule.host {
-            HostPattern::Exact(_) => (0, 0),
-            HostPattern::InnerStar(_) => (1, 0),
-            HostPattern::Below(suffix) | HostPattern::ApexAndBelow(suffix) => (2, suffix.as_str().len()),
-            HostPattern::Net(net) => (2, usize::from(net.prefix_len())),
-            HostPattern::Any => (3, 0),
+        let (kind, length) = match self.rule.host() {
+            HostView::Exact(_) => (0, 0),
+            HostView::InnerStar(_) => (1, 0),
+            HostView::Below(suffix) | HostView::ApexAndBelow(suffix) => (2, suffix.len()),
+            HostView::Net(net) => (2, usize::from(net.prefix_len())),
+            HostView::Any => (3, 0),
         };
         let external = self.rule.internal().is_none();
-        (external, kind, usize::MAX - length, self.rule.ports.len(), self.place, self.index)
+        (external, kind, usize::MAX - length, self.rule.ports().len(), self.place, self.index)
     }
 }
 
@@ -80,10 +80,10 @@ impl<'a> Search<'a> {
         let rule = candidate.rule;
         if !rule.holds_at(self.now) {
             // The end of a rule that narrowed its host must not open what a wider entry would allow.
-            self.narrowed |= rule.narrows() && rule.ports.contains(self.port);
+            self.narrowed |= rule.narrows() && rule.ports().contains(self.port);
             return;
         }
-        if !rule.ports.contains(self.port) {
+        if !rule.ports().contains(self.port) {
             self.near_port = Candidate::better(self.near_port, candidate);
             return;
         }

@@ -50,7 +50,7 @@ fn one_mistake(text: &str) -> Mistake {
 fn rules(policy: &Policy, sandbox: &str) -> Vec<String> {
     let sandbox = policy.sandbox(&SandboxId::parse(sandbox).expect("name")).expect("sandbox");
     let rules = sandbox.sets.iter().flat_map(|set| set.rules());
-    rules.map(|rule| format!("{:?} {}:{}", rule.action, rule.host, rule.ports)).collect()
+    rules.map(|rule| format!("{:?} {}:{}", rule.action(), rule.host(), rule.ports())).collect()
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn the_tables_of_a_whole_config_are_read() {
     assert!(sandbox.hints);
     assert_eq!(sandbox.mode, Mode::Learn { until: Timestamp::from_secs(1_796_054_400) });
     assert_eq!(sandbox.labels.get("workspace").map(|value| &**value), Some("w-12"));
-    let read_issues = sandbox.sets.get(1).and_then(|set| set.rules().first()).expect("rule");
-    let terms = read_issues.terms.as_deref().expect("terms");
+    let read_issues = sandbox.sets.get(1).and_then(|set| set.rules().next()).expect("rule");
+    let terms = read_issues.terms().expect("terms");
     assert_eq!(terms.until, Some(Timestamp::from_secs(1_801_353_600)));
     assert_eq!((terms.ech, terms.qtypes.as_deref()), (Ech::Deny, Some(&[QType::A, QType::TXT][..])));
     assert!(read_issues.allows_method("HEAD") && !read_issues.allows_method("POST"));
     assert!(read_issues.allows_path("/repos/a/b/issues/1") && !read_issues.allows_path("/x"));
-    assert_eq!((read_issues.line, read_issues.column), (13, 9));
+    assert_eq!((read_issues.line(), read_issues.column()), (13, 9));
     let peer = |listener: &str, address: &str| Peer::new(listener.into(), address.parse().ok());
     assert_eq!(policy.identities.identify(&peer("x", "10.88.0.7:1")), Some(&id));
     assert_eq!(policy.identities.identify(&peer("127.0.0.1:3129", "10.1.1.1:1")), Some(&id));

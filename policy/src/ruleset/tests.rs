@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::pattern::{Entry, PortSet};
+use crate::pattern::{Entry, HostView, PortSet};
 
 fn rule(text: &str, action: Action) -> Rule {
     let entry = Entry::parse(text).expect(text);
@@ -86,7 +86,7 @@ proptest! {
         let mut found = Vec::new();
         set.for_name(&asked, |index, _| found.push(index));
         found.sort_unstable();
-        let matching = |(_, rule): &(u32, &Rule)| rule.host.matches_name(&asked);
+        let matching = |(_, rule): &(u32, RuleView<'_>)| rule.host().matches_name(asked.as_str());
         let expected: Vec<u32> = (0..).zip(set.rules()).filter(matching).map(|(index, _)| index).collect();
         prop_assert_eq!(found, expected);
     }
@@ -101,7 +101,7 @@ proptest! {
         let mut found = Vec::new();
         set.for_address(address, |index, _| found.push(index));
         found.sort_unstable();
-        let matching = |(_, rule): &(u32, &Rule)| rule.host.matches_address(address);
+        let matching = |(_, rule): &(u32, RuleView<'_>)| matches!(rule.host(), HostView::Net(net) if net.contains(&address));
         let expected: Vec<u32> = (0..).zip(set.rules()).filter(matching).map(|(index, _)| index).collect();
         prop_assert_eq!(found, expected);
     }
