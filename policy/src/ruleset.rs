@@ -106,7 +106,7 @@ impl RuleSet {
     #[must_use]
     pub fn lets_publish(&self) -> bool {
         let reads = |method: &str| matches!(method, "GET" | "HEAD" | "OPTIONS");
-        self.rules.iter().filter(|rule| matches!(rule.name, RuleName::Host(_))).any(|rule| {
+        self.full.iter().filter(|rule| matches!(rule.name, RuleName::Host(_))).any(|rule| {
             let methods = rule.terms.as_ref().and_then(|terms| terms.methods.as_ref());
             methods.is_none_or(|methods| !methods.iter().all(|method| reads(method)))
         })
