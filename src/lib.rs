@@ -12,6 +12,8 @@ pub mod listeners;
 pub mod logging;
 pub mod lookup;
 pub mod metrics;
+mod netlink;
+pub mod netns;
 pub mod reload;
 pub mod weakening;
 

@@ -10,6 +10,8 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+use crate::netlink::messages;
+
 /// `RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE` (rtnetlink.h).
 pub(super) const GROUPS: u32 = 0x10 | 0x40 | 0x100 | 0x400;
 
@@ -111,22 +113,6 @@ pub(super) fn concerns_local_addresses(datagram: &[u8]) -> bool {
         Ok(_) => false,
         // What cannot be read may be anything.
         Err(_) => true,
-    })
-}
-
-/// Splits a datagram into its messages (netlink(7): each is padded to four bytes).
-fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>> {
-    let mut rest = datagram;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
-        let length = message.as_ref().map_or(usize::MAX, |message| message.header.length as usize);
-        let padded = length.checked_next_multiple_of(4).filter(|padded| *padded > 0);
-        rest = padded.and_then(|padded| rest.get(padded..)).unwrap_or_default();
-        Some(message)
     })
 }
 

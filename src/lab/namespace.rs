@@ -18,7 +18,7 @@ use rustix::{
 };
 use socket2::{Domain, Socket, Type};
 
-/// A network namespace of its own with `lo` up.
+/// A network namespace of its own.
 ///
 /// Everything is done on a fresh thread that joins the namespace and ends: a thread's namespace follows it for life, so
 /// moving the caller (or a runtime's worker) would move whatever runs there next.
@@ -37,7 +37,8 @@ pub struct HostFile {
 }
 
 impl Namespace {
-    pub(super) fn new() -> io::Result<Namespace> {
+    /// An empty one: `lo` alone, and that is off. Needs CAP_SYS_ADMIN.
+    pub fn new() -> io::Result<Namespace> {
         let net = on_fresh_thread(|| {
             unshare(UnshareFlags::NEWNET)?;
             File::open("/proc/thread-self/ns/net")
@@ -45,7 +46,8 @@ impl Namespace {
         Ok(Namespace { net: net.into() })
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// Its descriptor, as setns(2) takes it.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.net.as_fd()
     }
 

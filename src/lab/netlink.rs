@@ -6,17 +6,16 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::netlink;
 
 /// The table that the kernel fills with the host's own addresses (`RT_TABLE_LOCAL`).
 pub(super) const TABLE_LOCAL: u8 = 255;
@@ -47,18 +46,12 @@ pub(super) enum Hop {
     Own,
 }
 
-/// One rtnetlink socket, in the namespace of the thread that opened it.
-pub(super) struct Netlink {
-    socket: Socket,
-    sequence: u32,
-}
+/// The requests of a lab, in the namespace of the thread that opened it.
+pub(super) struct Netlink(netlink::Netlink);
 
 impl Netlink {
     pub(super) fn open() -> io::Result<Netlink> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Netlink { socket, sequence: 0 })
+        netlink::Netlink::route().map(Netlink)
     }
 
     /// Makes a veth pair: `name` here, `peer` in the other namespace.
@@ -73,15 +66,11 @@ impl Netlink {
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
             ]),
         ];
-        self.request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+        self.0.request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     pub(super) fn set_up(&mut self, link: u32) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = link;
-        message.header.flags = LinkFlags::Up;
-        message.header.change_mask = LinkFlags::Up;
-        self.request(RouteNetlinkMessage::SetLink(message), 0)
+        self.0.switch(link, true)
     }
 
     pub(super) fn add_address(&mut self, link: u32, Prefix(address, length): Prefix) -> io::Result<()> {
@@ -95,7 +84,7 @@ impl Netlink {
             message.header.flags = AddressHeaderFlags::Nodad;
         }
         message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.0.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     pub(super) fn add_route(&mut self, Prefix(to, length): Prefix, link: u32, hop: Hop) -> io::Result<()> {
@@ -122,40 +111,16 @@ impl Netlink {
             message.attributes.push(RouteAttribute::Gateway(route_address(neighbour)));
             message.attributes.push(RouteAttribute::PrefSource(route_address(source)));
         }
-        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.0.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Consults `table` for destinations in `to`; lower `priority` first.
     pub(super) fn add_rule(&mut self, priority: u32, to: Prefix, table: u8) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::NewRule(rule(priority, to, table)), NLM_F_CREATE | NLM_F_EXCL)
+        self.0.request(RouteNetlinkMessage::NewRule(rule(priority, to, table)), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     pub(super) fn delete_rule(&mut self, priority: u32, to: Prefix, table: u8) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::DelRule(rule(priority, to, table)), 0)
-    }
-
-    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.sequence += 1;
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        header.sequence_number = self.sequence;
-        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        packet.finalize();
-        let mut bytes = vec![0; packet.buffer_len()];
-        packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-
-        let (reply, _) = self.socket.recv_from_full()?;
-        let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-        match reply.payload {
-            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
-            NetlinkPayload::Error(_) => Ok(()),
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the kernel answered with something else than an acknowledgement",
-            )),
-        }
+        self.0.request(RouteNetlinkMessage::DelRule(rule(priority, to, table)), 0)
     }
 }
 

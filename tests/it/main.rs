@@ -20,6 +20,7 @@ mod house;
 mod invariants;
 mod lab;
 mod mistakes;
+mod netns;
 mod one_answer;
 mod resolvers;
 mod serve;
