@@ -70,7 +70,9 @@ async fn start() -> SocketAddr {
     let server = Server::new(Arc::new(support::gate(CONFIG)), resolver, metrics, Limits::default());
     let (socket, address) = bound().await;
     tokio::spawn(async move {
-        let served = server.serve_udp(socket, "127.0.0.1:53".into(), std::future::pending()).await;
+        let served = server
+            .serve_udp(socket, policy::ListenerName::from("127.0.0.1:53"), std::future::pending())
+            .await;
         served.expect("the socket works");
     });
     address

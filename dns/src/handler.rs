@@ -3,6 +3,8 @@
 //! [`Handler::begin`] decides without waiting; only a name that is allowed, unknown and not kept needs
 //! [`Handler::finish`]. A reply is written when its event is: see [`Outcome::settle`].
 
+mod bound;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +25,7 @@ use crate::question::{Edns, Head, Message, Refusal};
 use crate::reply::{DENIAL_TTL, Extended, Transport, Writer};
 use crate::resolver::Resolver;
 use crate::scrub::{Scrubbed, judged_chain};
-use crate::wire::{HEADER, rcode, rrtype};
+use crate::wire::{HEADER, rcode, rrtype, write_name};
 
 /// Extended errors (RFC 8914 section 4).
 const FORGED: u16 = 4;
@@ -68,6 +70,8 @@ pub(crate) struct Query<'m> {
 pub(crate) struct Open {
     permit: Permit,
     key: Key,
+    /// The type that was asked for.
+    qtype: QType,
     _slot: Slot<SandboxId>,
 }
 
@@ -98,13 +102,17 @@ pub(crate) enum Content {
     Any,
     /// Nothing: reverse names are never asked for.
     NoName,
+    /// The address that stands for the name in its namespace, or none where another type was asked for.
+    Bound(Option<IpAddr>),
+    /// The name behind a bound address.
+    Name(Hostname),
 }
 
 impl Content {
     fn rcode(&self) -> u16 {
         match self {
             Self::Answer(answer) if !answer.exists => rcode::NXDOMAIN,
-            Self::Answer(_) | Self::Any => rcode::NOERROR,
+            Self::Answer(_) | Self::Any | Self::Bound(_) | Self::Name(_) => rcode::NOERROR,
             Self::NoName => rcode::NXDOMAIN,
         }
     }
@@ -201,7 +209,14 @@ impl Handler {
 
     fn decide(&self, peer: &Peer, name: Hostname, qtype: QType) -> Result<Outcome, Box<Open>> {
         let ask = Ask::Lookup { name: name.clone(), qtype };
-        let permit = match self.gate.check(self.gate.attempt(clock::now(), peer, Inbound::Dns, ask)) {
+        let attempt = self.gate.attempt(clock::now(), peer, Inbound::Dns, ask);
+        if let Some(forward) = bound::forward(peer, &name, qtype) {
+            return Ok(match self.gate.check_reverse(attempt, &forward) {
+                Decision::Allow(permit) => self.deliver(permit, Content::Name(forward), qtype),
+                Decision::Deny(denial) => Outcome::Denied(denial, Some(BLOCKED)),
+            });
+        }
+        let permit = match self.gate.check(attempt) {
             Decision::Allow(permit) => permit,
             Decision::Deny(denial) => return Ok(Outcome::Denied(denial, Some(BLOCKED))),
         };
@@ -212,6 +227,9 @@ impl Handler {
         if name.is_at_or_below("in-addr.arpa") || name.is_at_or_below("ip6.arpa") {
             return Ok(self.deliver(permit, Content::NoName, qtype));
         }
+        if bound::is_for(&permit, qtype) {
+            return self.decide_bound(permit, name, qtype);
+        }
         if let Some(addresses) = permit.known_addresses() {
             // The host port of an internal table is the gateway's loopback; in the sandbox it would be its own.
             let told = addresses.into_iter().filter(|address| !address.is_loopback()).collect();
@@ -219,20 +237,25 @@ impl Handler {
             return Ok(self.deliver(permit, Content::Answer(answer), qtype));
         }
         let key = Key::new(&permit, name, qtype);
-        if let Some(answer) = self.resolver.cached(&key) {
-            return Ok(self.deliver(permit, Content::Answer(answer), qtype));
+        match self.resolver.cached(&key) {
+            Some(answer) => Ok(self.deliver(permit, Content::Answer(answer), qtype)),
+            None => self.open(permit, key, qtype),
         }
+    }
+
+    /// Leaves a question to upstreams, as many as the sandbox may have there at once.
+    fn open(&self, permit: Permit, key: Key, qtype: QType) -> Result<Outcome, Box<Open>> {
         match self.under_way.enter(&permit.sandbox().id) {
-            Some(slot) => Err(Box::new(Open { permit, key, _slot: slot })),
+            Some(slot) => Err(Box::new(Open { permit, key, qtype, _slot: slot })),
             None => Ok(self.fail(permit, LookupError::Overloaded)),
         }
     }
 
     /// Asks upstreams for what [`Handler::begin`] left open.
     pub(crate) async fn finish(&self, open: Open) -> Outcome {
-        let Open { permit, key, _slot } = open;
-        let qtype = key.qtype;
+        let Open { permit, key, qtype, _slot } = open;
         match self.resolver.resolve(&self.gate.alias_judge(&permit), key).await {
+            Ok(answer) if bound::is_for(&permit, qtype) => self.deliver_bound(permit, answer, qtype),
             Ok(answer) => self.deliver(permit, Content::Answer(answer), qtype),
             Err(error) => self.fail(permit, error),
         }
@@ -255,7 +278,9 @@ impl Handler {
                 let chain = judged_chain(answer, qtype);
                 self.gate.vet(permit, Resolved { chain: &chain, addresses: &[] }, now)
             }
-            Content::Any | Content::NoName => self.gate.vet(permit, Resolved::default(), now),
+            Content::Any | Content::NoName | Content::Bound(_) | Content::Name(_) => {
+                self.gate.vet(permit, Resolved::default(), now)
+            }
         };
         match vetted {
             Ok(vetted) => Outcome::Answered(self.gate.answered(vetted, content.rcode(), now), content),
@@ -297,6 +322,23 @@ impl Handler {
             Content::NoName => {
                 let mut writer = Writer::new(out, query.head, transport, None);
                 writer.synthetic_soa(generation, ANY_TTL);
+                writer.finish(code);
+            }
+            Content::Bound(address) => {
+                let mut writer = Writer::new(out, query.head, transport, None);
+                match address {
+                    Some(address) => {
+                        writer.addresses(&[*address], query.qtype.unwrap_or(QType::A), bound::TTL);
+                    }
+                    None => writer.synthetic_soa(generation, DENIAL_TTL),
+                }
+                writer.finish(code);
+            }
+            Content::Name(name) => {
+                let mut data = Vec::with_capacity(name.as_str().len() + 2);
+                write_name(&mut data, name);
+                let mut writer = Writer::new(out, query.head, transport, None);
+                writer.data(QType::PTR.0, bound::NAME_TTL, &data);
                 writer.finish(code);
             }
             Content::Answer(answer) => {

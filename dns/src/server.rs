@@ -3,10 +3,10 @@
 mod tcp;
 mod udp;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use policy::{Gate, ListenerName};
+use policy::{Entrance, Gate, Peer, SandboxId};
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::config::Limits;
@@ -23,7 +23,24 @@ pub struct Server(Arc<Shared>);
 struct Shared {
     handler: Handler,
     limits: Limits,
-    connections: Arc<Meter<IpAddr>>,
+    connections: Arc<Meter<Client>>,
+}
+
+/// Who opens connections, as far as they are counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    Address(IpAddr),
+    /// In a namespace every address is local, and a client may come from as many as it likes.
+    Sandbox(SandboxId),
+}
+
+impl Client {
+    fn of(peer: &Peer, from: SocketAddr) -> Self {
+        match &peer.namespace {
+            Some(namespace) => Self::Sandbox(namespace.sandbox().clone()),
+            None => Self::Address(from.ip().to_canonical()),
+        }
+    }
 }
 
 impl Server {
@@ -34,7 +51,7 @@ impl Server {
         Self(Arc::new(Shared { handler: Handler::new(gate, resolver, metrics, limits), limits, connections }))
     }
 
-    /// Answers datagrams until `stop` resolves.
+    /// Answers datagrams until `stop` resolves. In a namespace names are answered with addresses that stand for them there.
     ///
     /// The socket should be bound to one address: replies from a wildcard leave with whatever source address the
     /// kernel chooses, and clients drop them.
@@ -44,11 +61,11 @@ impl Server {
     pub async fn serve_udp(
         &self,
         socket: UdpSocket,
-        name: ListenerName,
+        entrance: impl Into<Entrance>,
         stop: impl Future<Output = ()>,
     ) -> std::io::Result<()> {
         tokio::select! {
-            served = udp::serve(&self.0, Arc::new(socket), name) => served,
+            served = udp::serve(&self.0, Arc::new(socket), entrance.into()) => served,
             () = stop => Ok(()),
         }
     }
@@ -60,12 +77,12 @@ impl Server {
     pub async fn serve_tcp(
         &self,
         listener: TcpListener,
-        name: ListenerName,
+        entrance: impl Into<Entrance>,
         stop: impl Future<Output = ()>,
     ) -> std::io::Result<()> {
         let (closing, closed) = tokio::sync::watch::channel(());
         tokio::select! {
-            served = tcp::serve(&self.0, listener, name, closed) => served,
+            served = tcp::serve(&self.0, listener, entrance.into(), closed) => served,
             () = stop => {
                 drop(closing);
                 Ok(())

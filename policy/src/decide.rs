@@ -3,6 +3,7 @@
 //! Everything here is a pure function of the policy, the gateway's addresses, the attempt and the time. [`crate::Gate`]
 //! and `explain` are the only callers, so what is explained is what is served.
 
+mod captured;
 mod lookup;
 mod resolved;
 mod search;

@@ -223,6 +223,12 @@ impl VettedAddrs {
         &self.addresses
     }
 
+    /// The permit alone: what was judged is not used.
+    #[must_use]
+    pub fn into_permit(self) -> Permit {
+        self.permit
+    }
+
     /// How many addresses were dropped as forbidden.
     #[must_use]
     pub const fn dropped(&self) -> usize {

@@ -9,6 +9,7 @@
 //! and "refused without a record" do not compile.
 
 mod alias;
+mod inside;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -142,9 +143,15 @@ impl Gate {
         Arc::clone(&self.in_force.load().local)
     }
 
-    /// Names an attempt and the sandbox behind it.
+    /// Names an attempt and the sandbox behind it. An address that stands for a name in the client's namespace is that
+    /// name, whatever the inbound.
     #[must_use]
-    pub fn attempt(&self, at: Timestamp, peer: &Peer, inbound: Inbound, ask: Ask) -> Attempt {
+    pub fn attempt(&self, at: Timestamp, peer: &Peer, inbound: Inbound, mut ask: Ask) -> Attempt {
+        if let Ask::Stream(destination) | Ask::Request { destination, .. } = &mut ask
+            && let Some(name) = peer.meant(&destination.host)
+        {
+            destination.host = name;
+        }
         let held = self.in_force.load();
         let sandbox = held.policy.identities.identify(peer).cloned();
         let count = self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +160,12 @@ impl Gate {
     }
 
     /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
-    pub fn check(&self, mut attempt: Attempt) -> Decision {
+    pub fn check(&self, attempt: Attempt) -> Decision {
+        self.check_as(attempt, None)
+    }
+
+    /// Decides an attempt by what `meant` asks, where that is not what the client wrote.
+    fn check_as(&self, mut attempt: Attempt, meant: Option<&Ask>) -> Decision {
         let held = self.in_force.load();
         if attempt.generation != held.generation {
             attempt.sandbox = held.policy.identities.identify(&attempt.peer).cloned();
@@ -162,7 +174,7 @@ impl Gate {
         let now = self.advance(attempt.at);
         let view = View { policy: &held.policy, local: &held.local, now };
         let generation = held.generation;
-        match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
+        match view.decide(attempt.sandbox.as_ref(), meant.unwrap_or(&attempt.ask), &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
                 let permit = Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() };
                 if self.observer.keeps() {

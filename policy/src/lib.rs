@@ -11,6 +11,7 @@
 //! the [`Gate`], and act on what it hands out.
 
 pub mod attempt;
+pub mod bound;
 pub mod compile;
 pub mod decide;
 pub mod decision;
@@ -21,6 +22,7 @@ pub mod file;
 pub mod gate;
 pub mod hostname;
 pub mod names;
+pub mod namespace;
 pub mod path;
 pub mod pattern;
 pub mod policy;
@@ -35,6 +37,7 @@ pub mod time;
 pub mod unreadable;
 
 pub use attempt::{Ask, Attempt, AttemptId, Inbound, QType};
+pub use bound::Bound;
 pub use decision::{
     Decision, Denial, Ending, Failure, FirstBytes, Live, Permit, Remedy, Unsettled, VettedAddrs,
 };
@@ -42,11 +45,12 @@ pub use destination::{BadDestination, Destination, Host, Port};
 pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 pub use gate::{AliasJudge, Gate, Generation, Resolved, Shown};
 pub use hostname::{BadHost, Hostname};
+pub use namespace::Namespace;
 pub use policy::{Mode, Policy, Sandbox};
 pub use reason::Reason;
 pub use receipt::{AuditLost, Receipt};
 pub use rule::RuleRef;
-pub use sandbox::{ListenerName, Peer, SandboxId};
+pub use sandbox::{Entrance, ListenerName, Peer, SandboxId};
 pub use special::LocalAddresses;
 pub use time::Timestamp;
 pub use unreadable::CutMark;

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::destination::Host;
+use crate::namespace::Namespace;
+
 /// The name of a sandbox: 1 to 64 characters of `a-z A-Z 0-9 . _ -`, starting with a letter or a digit.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SandboxId(Arc<str>);
@@ -56,8 +59,8 @@ pub struct Peer {
     pub listener: ListenerName,
     /// The client's address; `None` on a unix socket. IPv4-mapped addresses are unmapped.
     pub address: Option<SocketAddr>,
-    /// The sandbox in whose own network namespace the listener stands: nobody else can reach it.
-    pub namespace: Option<SandboxId>,
+    /// The network namespace in which the listener stands, if it is a sandbox's own: nobody else can reach it.
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 impl Peer {
@@ -69,11 +72,60 @@ impl Peer {
         Self { listener, address, namespace: None }
     }
 
-    /// A client of the one sandbox in whose namespace the listener stands. Its address says nothing: every address is
-    /// local there, and a client may come from any.
+    /// A client in a sandbox's own namespace. Its address says nothing: every address is local there, and a client may
+    /// come from any.
     #[must_use]
-    pub const fn inside(namespace: SandboxId, listener: ListenerName, address: SocketAddr) -> Self {
-        Self { listener, address: Some(address), namespace: Some(namespace) }
+    pub fn inside(namespace: Arc<Namespace>, address: Option<SocketAddr>) -> Self {
+        let listener = Arc::clone(namespace.listener());
+        Self { listener, address, namespace: Some(namespace) }
+    }
+
+    /// The name that a host stands for where this client is, if it is a bound address there.
+    #[must_use]
+    pub fn meant(&self, host: &Host) -> Option<Host> {
+        let namespace = self.namespace.as_ref()?;
+        namespace.name_of(host.address()?).map(Host::Name)
+    }
+}
+
+/// Where clients come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entrance {
+    /// One of the gateway's own listeners.
+    Listener(ListenerName),
+    /// A socket in a sandbox's own namespace.
+    Namespace(Arc<Namespace>),
+}
+
+impl Entrance {
+    /// A client that has come in here, from `address`.
+    #[must_use]
+    pub fn peer(&self, address: Option<SocketAddr>) -> Peer {
+        match self {
+            Self::Listener(name) => Peer::new(Arc::clone(name), address),
+            Self::Namespace(namespace) => Peer::inside(Arc::clone(namespace), address),
+        }
+    }
+
+    /// What policy and log call it.
+    #[must_use]
+    pub fn name(&self) -> &ListenerName {
+        match self {
+            Self::Listener(name) => name,
+            Self::Namespace(namespace) => namespace.listener(),
+        }
+    }
+}
+
+impl From<ListenerName> for Entrance {
+    fn from(name: ListenerName) -> Self {
+        Self::Listener(name)
+    }
+}
+
+impl From<Arc<Namespace>> for Entrance {
+    fn from(namespace: Arc<Namespace>) -> Self {
+        Self::Namespace(namespace)
     }
 }
 
@@ -119,8 +171,8 @@ impl Identities {
     /// The sandbox behind a client, or `None` where nothing names one.
     #[must_use]
     pub fn identify<'a>(&'a self, peer: &'a Peer) -> Option<&'a SandboxId> {
-        if peer.namespace.is_some() {
-            return peer.namespace.as_ref();
+        if let Some(namespace) = &peer.namespace {
+            return Some(namespace.sandbox()).filter(|_| !namespace.is_closed());
         }
         let by_listener = self.listeners.get(&peer.listener);
         let by_source = || peer.address.and_then(|address| self.by_source(address.ip()));
@@ -140,6 +192,7 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bound::Names;
 
     fn id(text: &str) -> SandboxId {
         SandboxId::parse(text).expect("a sandbox name")
@@ -182,7 +235,10 @@ mod tests {
         let (a, b) = (SandboxId::parse("a").unwrap(), SandboxId::parse("b").unwrap());
         let source = Evidence::Source("10.0.0.0/8".parse().unwrap());
         let all = Identities::new([(&b, &source), (&b, &Evidence::Default)]);
-        let peer = Peer::inside(a.clone(), "netns:a".into(), "10.0.0.7:1".parse().unwrap());
+        let namespace = Arc::new(Namespace::new(a.clone(), Names::new(1)));
+        let peer = Peer::inside(Arc::clone(&namespace), "10.0.0.7:1".parse().ok());
         assert_eq!(all.identify(&peer), Some(&a));
+        namespace.close();
+        assert_eq!(all.identify(&peer), None, "what is closed is nobody's");
     }
 }

@@ -1,5 +1,6 @@
 //! One client, from its first byte to its last.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::first_bytes::{Carried, Established};
 use crate::gateway::{Client, Gateway};
 use crate::stream::Stream;
-use crate::{http, socks5};
+use crate::{http, socks5, tcp};
 
 /// What a refused client may still send before its connection is closed under it, and for how long.
 const LINGER: (u64, Duration) = (256 * 1024, Duration::from_secs(1));
@@ -22,22 +23,41 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     pub(crate) peer: Peer,
     pub(crate) client: Client,
+    /// The listener's address, where the connection was meant for another one.
+    pub(crate) captured_at: Option<SocketAddr>,
 }
 
 impl Connection {
     /// Serves the client to its end.
     pub(crate) async fn serve(self) {
         // What only the beginning needs is given back before the tunnel runs, perhaps for days.
-        if let Some(mut established) = Box::pin(self.negotiate()).await
+        if let Some(mut established) = Box::pin(self.admitted()).await
             && established.carry().await == Carried::Http
         {
             Box::pin(established.serve_http()).await;
         }
     }
 
+    /// Negotiates for as long as the client's namespace is open, if it comes from one.
+    async fn admitted(self) -> Option<Established> {
+        let Some(namespace) = self.peer.namespace.clone() else { return self.negotiate().await };
+        let mut closings = self.gateway().closings();
+        let closed = async { closings.wait_for(|()| namespace.is_closed()).await };
+        let established = tokio::select! {
+            biased;
+            _ = closed => None,
+            established = self.negotiate() => established,
+        };
+        // Whoever closed it has ended the streams that were open then: this one may have come a moment later.
+        established.filter(|_| !namespace.is_closed())
+    }
+
     /// Finds out what the client speaks, and what it wants. `None` once there is nothing more to do.
     async fn negotiate(mut self) -> Option<Established> {
         let deadline = Instant::now() + self.gateway().timeouts.head;
+        if let Some(own) = self.captured_at {
+            return tcp::captured::serve(self, own, deadline).await;
+        }
         let mut bytes = Vec::new();
         match timeout_at(deadline, self.stream.read_more(&mut bytes)).await {
             Ok(Ok(1..)) => {}

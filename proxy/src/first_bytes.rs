@@ -33,7 +33,7 @@ const ALERT_WITHIN: Duration = Duration::from_secs(1);
 const TLS: u8 = 0x16;
 
 /// A fatal alert, access_denied (RFC 8446 §6.2).
-const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+pub(crate) const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 
 /// A client and its upstream, both answered.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Established {
     pub(crate) session: Session,
     pub(crate) peer: Peer,
     pub(crate) client: Client,
+    /// Whether the client's first bytes are known to be the head of a request, on whatever port.
+    pub(crate) is_http: bool,
 }
 
 /// What has become of a stream.
@@ -64,7 +66,7 @@ enum Ended {
 impl Established {
     /// `early` is what the client sent behind its request.
     pub(crate) fn new(connection: Connection, early: Vec<u8>, opened: Opened) -> Self {
-        let Connection { stream, peer, client } = connection;
+        let Connection { stream, peer, client, .. } = connection;
         let Opened { upstream, early: said, session } = opened;
         session.meter().add_up(early.len());
         session.meter().add_down(said.len());
@@ -76,7 +78,7 @@ impl Established {
             meter: Arc::clone(session.meter()),
             idle: client.gateway().timeouts.idle,
         };
-        Self { tunnel, session, peer, client }
+        Self { tunnel, session, peer, client, is_http: false }
     }
 
     /// Checks the first bytes and copies until the end, which is recorded when this is dropped; unless they are HTTP.
@@ -85,6 +87,7 @@ impl Established {
         let checked = match self.session.permit().first_bytes() {
             FirstBytes::Raw => Ok(()),
             FirstBytes::Tls => Box::pin(self.check_hello()).await,
+            FirstBytes::Any if self.is_http => return Carried::Http,
             FirstBytes::Any => match self.tunnel.run_unless(TLS).await {
                 Some(_) => return Carried::Whole,
                 None => Box::pin(self.check_hello()).await,
@@ -118,7 +121,7 @@ impl Established {
 
     /// Serves the requests inside, one by one.
     pub(crate) async fn serve_http(self) {
-        let Self { tunnel, session, peer, client } = self;
+        let Self { tunnel, session, peer, client, .. } = self;
         let counted = tunnel.to_upstream.len();
         let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: session, counted };
         inside

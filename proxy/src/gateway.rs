@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dns::Resolver;
 use dns::clock::now;
-use policy::{Gate, Timestamp};
+use policy::{Gate, Namespace, Reason, Timestamp};
 use prometheus::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -34,6 +34,8 @@ pub struct Gateway {
     changed: Notify,
     idle: Notify,
     stopping: watch::Sender<bool>,
+    /// Tells that some namespace was closed.
+    closings: watch::Sender<()>,
 }
 
 /// One connected client, from its acceptance to its end.
@@ -68,6 +70,7 @@ impl Gateway {
             changed: Notify::new(),
             idle: Notify::new(),
             stopping: watch::Sender::new(false),
+            closings: watch::Sender::new(()),
         }))
     }
 
@@ -130,6 +133,19 @@ impl Gateway {
         if timeout(self.timeouts.drain, gone).await.is_err() {
             self.streams.end_all();
         }
+    }
+
+    /// Closes a namespace: nobody is known by it any more, and whatever its clients have open ends at once. `reason` is
+    /// what their records say. Its listeners are the caller's to drop.
+    pub fn close_namespace(&self, namespace: &Namespace, reason: Option<Reason>) {
+        namespace.close();
+        self.closings.send_replace(());
+        self.streams.end_namespace(namespace, reason);
+    }
+
+    /// Tells when a namespace is closed.
+    pub(crate) fn closings(&self) -> watch::Receiver<()> {
+        self.closings.subscribe()
     }
 
     /// Tells when the gateway drains.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{ListenerName, Peer};
+use policy::{Entrance, ListenerName, Namespace, Peer};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::time::sleep;
 
@@ -24,7 +24,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// One place where clients come in. Closed when dropped.
 #[derive(Debug)]
 pub struct Listener {
-    name: ListenerName,
+    entrance: Entrance,
+    /// Where it listens, if it takes connections that were meant for other addresses.
+    captures: Option<SocketAddr>,
     socket: Socket,
 }
 
@@ -47,7 +49,7 @@ impl Listener {
         let listener = socket.listen(BACKLOG)?;
         // Linux gives what is set here to every accepted socket: no system call for each of them.
         stream::tune(&listener);
-        Ok(Self { name, socket: Socket::Tcp(listener) })
+        Ok(Self { entrance: name.into(), captures: None, socket: Socket::Tcp(listener) })
     }
 
     /// Listens on a unix socket. Whoever may write to the file may connect: its mode is the caller's to set.
@@ -55,7 +57,27 @@ impl Listener {
     /// # Errors
     /// What the kernel says; the path must not exist.
     pub fn unix(name: ListenerName, path: &Path) -> io::Result<Self> {
-        Ok(Self { name, socket: Socket::Unix(UnixListener::bind(path)?) })
+        let socket = Socket::Unix(UnixListener::bind(path)?);
+        Ok(Self { entrance: name.into(), captures: None, socket })
+    }
+
+    /// Takes over the proxy port in a sandbox's own namespace: what a client there speaks to on purpose.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn inside(namespace: Arc<Namespace>, listener: std::net::TcpListener) -> io::Result<Self> {
+        let socket = Socket::Tcp(handed_over(listener)?);
+        Ok(Self { entrance: namespace.into(), captures: None, socket })
+    }
+
+    /// Takes over the port in a sandbox's own namespace to which the kernel redirects every other connection there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn captured(namespace: Arc<Namespace>, listener: std::net::TcpListener) -> io::Result<Self> {
+        let own = listener.local_addr()?;
+        let socket = Socket::Tcp(handed_over(listener)?);
+        Ok(Self { entrance: namespace.into(), captures: Some(own), socket })
     }
 
     /// Where it listens; `None` for a unix socket.
@@ -73,14 +95,15 @@ impl Listener {
             match self.accept().await {
                 Ok((stream, peer)) => {
                     failing = false;
-                    let connection = Connection { stream, peer, client: gateway.client() };
+                    let client = gateway.client();
+                    let connection = Connection { stream, peer, client, captured_at: self.captures };
                     tokio::spawn(connection.serve());
                 }
                 // The client has gone already (accept(2)).
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(listener = %self.name, %error, "cannot accept connections; trying on");
+                        tracing::warn!(listener = %self.entrance.name(), %error, "cannot accept connections; trying on");
                     }
                     sleep(PAUSE).await;
                 }
@@ -96,8 +119,16 @@ impl Listener {
             }
             Socket::Unix(unix) => (Stream::Unix(unix.accept().await?.0), None),
         };
-        Ok((stream, Peer::new(Arc::clone(&self.name), address)))
+        Ok((stream, self.entrance.peer(address)))
     }
+}
+
+/// A listener that another process has made. Nothing of it is taken for granted: accepting must not wait, since all
+/// clients of the gateway would wait with it.
+fn handed_over(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    stream::tune(&listener);
+    TcpListener::from_std(listener)
 }
 
 #[cfg(test)]

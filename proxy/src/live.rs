@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use policy::{Ending, Gate, Hostname, Live, Permit, Reason, Timestamp};
+use policy::{Ending, Gate, Hostname, Live, Namespace, Permit, Reason, Timestamp};
 
 use crate::tunnel::Meter;
 
@@ -76,6 +76,19 @@ impl Streams {
     pub fn judge_anew(&self, now: Timestamp) {
         for entry in self.open() {
             entry.judge(&self.gate, now);
+        }
+    }
+
+    /// Ends what clients in a namespace have open.
+    pub(crate) fn end_namespace(&self, namespace: &Namespace, reason: Option<Reason>) {
+        for entry in self.open() {
+            if entry.live.permit().attempt().peer.namespace.as_deref() != Some(namespace) {
+                continue;
+            }
+            match reason {
+                Some(reason) => entry.cut(reason),
+                None => entry.meter.kill(),
+            }
         }
     }
 

@@ -50,6 +50,11 @@ impl Gateway {
     /// All the steps. The caller answers its client after this, and not before.
     pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt) -> Result<Opened, Refused> {
         let permit = self.decide(attempt).await?;
+        self.open_permitted(permit).await
+    }
+
+    /// The steps that follow a permit.
+    pub(crate) async fn open_permitted(self: &Arc<Self>, permit: Permit) -> Result<Opened, Refused> {
         let Reached { vetted, stream, address, early, .. } = self.connect(permit).await?;
         let session = self.register(vetted, address).await?;
         Ok(Opened { upstream: stream, early, session })

@@ -1,11 +1,10 @@
 //! Connections (RFC 7766): pipelined queries, answered as their answers come.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{ListenerName, Peer};
+use policy::{Entrance, Peer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::handler::{Begun, Outcome, Query};
 use crate::reply::Transport;
-use crate::server::Shared;
+use crate::server::{Client, Shared};
 
 /// How long a connection may be idle between queries.
 const IDLE: Duration = Duration::from_secs(10);
@@ -37,15 +36,15 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(50);
 pub(super) async fn serve(
     shared: &Arc<Shared>,
     listener: TcpListener,
-    name: ListenerName,
+    entrance: Entrance,
     closed: watch::Receiver<()>,
 ) -> std::io::Result<()> {
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let peer = Peer::new(Arc::clone(&name), Some(from));
+                let peer = entrance.peer(Some(from));
                 // Over its limit a client is closed at once; dropping the stream does it.
-                let Some(slot) = shared.connections.enter(&canonical(from)) else { continue };
+                let Some(slot) = shared.connections.enter(&Client::of(&peer, from)) else { continue };
                 let (shared, closed) = (Arc::clone(shared), closed.clone());
                 tokio::spawn(async move {
                     converse(shared, stream, peer, closed).await;
@@ -61,10 +60,6 @@ pub(super) async fn serve(
             Err(error) => return Err(error),
         }
     }
-}
-
-fn canonical(from: SocketAddr) -> std::net::IpAddr {
-    from.ip().to_canonical()
 }
 
 async fn converse(shared: Arc<Shared>, stream: TcpStream, peer: Peer, closed: watch::Receiver<()>) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use hickory_resolver::proto::op::{Edns, Message, OpCode, Query, ResponseCode};
 use hickory_resolver::proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_resolver::proto::rr::{DNSClass, Name, RData, RecordType};
-use policy::{AuditLost, QType, Receipt};
+use policy::{AuditLost, ListenerName, QType, Receipt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -86,8 +86,12 @@ impl Scene {
         let scene =
             Self { udp: udp.local_addr().unwrap(), tcp: tcp.local_addr().unwrap(), asked, recorder, gate };
         let over_tcp = server.clone();
-        tokio::spawn(async move { server.serve_udp(udp, "udp".into(), std::future::pending()).await });
-        tokio::spawn(async move { over_tcp.serve_tcp(tcp, "tcp".into(), std::future::pending()).await });
+        tokio::spawn(async move {
+            server.serve_udp(udp, ListenerName::from("udp"), std::future::pending()).await
+        });
+        tokio::spawn(async move {
+            over_tcp.serve_tcp(tcp, ListenerName::from("tcp"), std::future::pending()).await
+        });
         scene
     }
 
@@ -784,8 +788,8 @@ async fn a_server_that_is_told_to_stop_stops() {
     let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
-    let over_udp = server.serve_udp(udp, "udp".into(), until(stopped.clone()));
-    let over_tcp = server.serve_tcp(tcp, "tcp".into(), until(stopped));
+    let over_udp = server.serve_udp(udp, ListenerName::from("udp"), until(stopped.clone()));
+    let over_tcp = server.serve_tcp(tcp, ListenerName::from("tcp"), until(stopped));
     let tell = async {
         let asking = query("localhost", RecordType::A).to_vec().unwrap();
         client.write_all(&[&(asking.len() as u16).to_be_bytes()[..], &asking].concat()).await.unwrap();

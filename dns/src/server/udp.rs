@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use policy::{ListenerName, Peer};
+use policy::Entrance;
 use tokio::net::UdpSocket;
 
 use crate::batch::Batch;
@@ -21,7 +21,7 @@ const MAX_ERRORS: u32 = 100;
 pub(super) async fn serve(
     shared: &Arc<Shared>,
     socket: Arc<UdpSocket>,
-    name: ListenerName,
+    entrance: Entrance,
 ) -> std::io::Result<()> {
     let mut batch = Batch::new(&socket, BATCH)?;
     let mut errors = 0;
@@ -30,7 +30,7 @@ pub(super) async fn serve(
         match batch.receive(&socket) {
             Ok(()) => {
                 errors = 0;
-                answer(shared, &socket, &name, &batch).await;
+                answer(shared, &socket, &entrance, &batch).await;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
@@ -44,13 +44,13 @@ pub(super) async fn serve(
 }
 
 /// Answers what was received: at once what is decided and on record, in a task what waits for either.
-async fn answer(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, name: &ListenerName, batch: &Batch) {
+async fn answer(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, entrance: &Entrance, batch: &Batch) {
     let mut ready = Vec::with_capacity(batch.len());
     let mut unwritten = Vec::new();
     for (message, from) in batch.iter() {
         // Port 0 cannot be answered.
         let Some(from) = from.filter(|from| from.port() != 0) else { continue };
-        let peer = Peer::new(Arc::clone(name), Some(from));
+        let peer = entrance.peer(Some(from));
         match shared.handler.begin(&peer, message) {
             Begun::Silent => {}
             Begun::Ended(query, outcome) if outcome.is_settled() => ready.push((query, outcome, from)),

@@ -60,7 +60,7 @@ static V4: [Row<u32>; 25] = [
     v4(203, 0, 113, 0, 24, NotPublic, "documentation, RFC 5737"),
     v4(169, 254, 0, 0, 16, Metadata, "link-local, RFC 3927; home of metadata endpoints"),
     v4(192, 168, 0, 0, 16, NotPublic, "private use, RFC 1918"),
-    v4(198, 18, 0, 0, 15, NotPublic, "benchmarking, RFC 2544"),
+    v4(198, 18, 0, 0, 15, Forbidden, "benchmarking, RFC 2544; addresses that stand for names"),
     v4(172, 16, 0, 0, 12, NotPublic, "private use, RFC 1918"),
     v4(100, 64, 0, 0, 10, NotPublic, "shared address space, RFC 6598"),
     // Linux connects 0.0.0.0 to the local host.
@@ -73,10 +73,11 @@ static V4: [Row<u32>; 25] = [
 ];
 
 /// Rows inside 2000::/3, where nearly every address lies.
-static V6_GLOBAL: [Row<u128>; 16] = [
+static V6_GLOBAL: [Row<u128>; 17] = [
     v6([0x2001, 1, 0, 0, 0, 0, 0, 1], 128, Public, "Port Control Protocol anycast, RFC 7723 §4"),
     v6([0x2001, 1, 0, 0, 0, 0, 0, 2], 128, Public, "TURN anycast, RFC 8155 §8"),
     v6([0x2001, 1, 0, 0, 0, 0, 0, 3], 128, Public, "DNS-SD SRP anycast, RFC 9665"),
+    p6(0x2001, 2, 0, 64, Forbidden, "benchmarking, RFC 5180; addresses that stand for names"),
     p6(0x2001, 2, 0, 48, NotPublic, "benchmarking, RFC 5180"),
     p6(0x2001, 4, 0x112, 48, Public, "AS112, RFC 7535"),
     p6(0x2620, 0x4f, 0x8000, 48, Public, "direct delegation AS112, RFC 7534"),

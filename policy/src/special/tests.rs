@@ -346,6 +346,8 @@ fn private_space_and_the_floor_cannot_be_declared_public() {
         "fc00::/7",
         "fd00:1::/32",
         "fe80::/10",
+        "198.18.0.0/15",
+        "2001:2::/64",
         "::/0",
         "2001::/32",
     ] {
@@ -353,7 +355,7 @@ fn private_space_and_the_floor_cannot_be_declared_public() {
         assert_eq!(check_public(range), Err(BadAddressRange::NeverPublic(range)));
         assert!(AddressBook::new(vec![], vec![], vec![], vec![range]).is_err());
     }
-    for range in ["203.0.113.0/24", "198.18.0.0/15", "2001:db8::/32", "192.0.2.0/24", "240.0.0.0/5"] {
+    for range in ["203.0.113.0/24", "2001:db8::/32", "192.0.2.0/24", "240.0.0.0/5"] {
         assert_eq!(check_public(net(range)), Ok(()), "{range}");
     }
 }

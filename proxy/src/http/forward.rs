@@ -68,9 +68,11 @@ impl Request<'_> {
             };
             let asked = asked(self.head, route.session.permit());
             route.session.meter().add_up(self.head.raw().len());
+            // In a namespace the client may have written an address that stands for the name.
+            let destination = route.session.permit().destination().unwrap_or(self.destination);
             if write_head(
                 self.head,
-                self.destination,
+                destination,
                 self.path_and_query,
                 &route.session,
                 route.upstream.outbox(),

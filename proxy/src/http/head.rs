@@ -318,6 +318,31 @@ impl HeadReader {
     }
 }
 
+/// Whether bytes begin as a request line does: a method, a target and `HTTP/`. `None` while that cannot be told.
+pub(crate) fn begins_request(bytes: &[u8]) -> Option<bool> {
+    let mut parts = bytes.splitn(3, |&byte| byte == b' ');
+    let (method, target, version) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let is_method = method.len() <= METHOD_LIMIT && method.iter().all(|&byte| is_token(byte));
+    if !is_method || (method.is_empty() && target.is_some()) {
+        return Some(false);
+    }
+    let target = target?;
+    if !target.iter().all(u8::is_ascii_graphic) || (target.is_empty() && version.is_some()) {
+        return Some(false);
+    }
+    if target.len() > TARGET_LIMIT {
+        // Nothing else has such a second word; its reader says that it is too long.
+        return Some(true);
+    }
+    const PROTOCOL: &[u8] = b"HTTP/";
+    let version = version?;
+    let length = version.len().min(PROTOCOL.len());
+    match version.get(..length) == PROTOCOL.get(..length) {
+        true => (length == PROTOCOL.len()).then_some(true),
+        false => Some(false),
+    }
+}
+
 fn text(bytes: Option<&[u8]>) -> &str {
     bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
 }

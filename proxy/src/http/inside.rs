@@ -111,7 +111,11 @@ impl Inside<'_> {
             // A proxy behind the proxy would reach what nobody judged.
             Target::Authority(destination) => (Some(destination), head.target_as_sent()),
         };
-        Some(Request { head, shown: shown.unwrap_or(allowed).clone(), target })
+        let mut shown = shown.unwrap_or(allowed).clone();
+        if let Some(name) = self.peer.meant(&shown.host) {
+            shown.host = name;
+        }
+        Some(Request { head, shown, target })
     }
 
     /// Judges one request; it is on record then.

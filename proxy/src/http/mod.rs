@@ -16,7 +16,7 @@ mod framing;
 pub(crate) mod inside;
 pub(crate) mod leg;
 pub(crate) mod pool;
-mod reply;
+pub(crate) mod reply;
 mod request;
 mod response;
 mod serve;

@@ -30,7 +30,7 @@ pub(crate) struct Unreadable {
 
 /// Serves a connection whose first bytes are there. Returns a tunnel where one was asked for and opened.
 pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Instant) -> Option<Established> {
-    let Connection { stream, peer, client: guard } = connection;
+    let Connection { stream, peer, client: guard, .. } = connection;
     let gateway = Arc::clone(guard.gateway());
     let mut client = Leg::new(stream, first);
     let mut within = deadline.saturating_duration_since(Instant::now());
@@ -62,7 +62,7 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
         }
     };
     let (stream, rest) = client.into_parts();
-    let connection = Connection { stream, peer, client: guard };
+    let connection = Connection { stream, peer, client: guard, captured_at: None };
     match last {
         // Boxed, since a client that rests between requests would hold the room for it.
         Ok(head) => Box::pin(connect(connection, rest, head)).await,

@@ -1,6 +1,9 @@
-//! What can be told from the first bytes of a TCP stream whose ends speak for themselves.
+//! TCP streams whose ends speak for themselves: what their first bytes tell, and those that were captured.
 
 pub mod client_hello;
 pub mod retry;
 
+pub(crate) mod captured;
+
+mod opening;
 mod records;

@@ -1,0 +1,32 @@
+//! Captured connections: the client chose an address and a port, and thinks that it has reached them.
+
+use super::{Trace, View};
+use crate::attempt::Ask;
+use crate::destination::Host;
+use crate::policy::Verdict;
+use crate::reason::Reason;
+use crate::sandbox::SandboxId;
+
+impl View<'_> {
+    /// Decides a captured connection as far as that needs none of its bytes: by the floor, and by a rule for its address
+    /// and port. `None` where the name decides that it will show; one that shows none is decided as its address.
+    pub fn decide_captured(
+        &self,
+        sandbox: Option<&SandboxId>,
+        ask: &Ask,
+        trace: &mut impl Trace,
+    ) -> Option<Verdict> {
+        let verdict = self.decide(sandbox, ask, trace);
+        if !matches!(ask.host(), Some(Host::Address(_))) {
+            return Some(verdict);
+        }
+        let by_address = match &verdict {
+            // Learn mode lists nothing.
+            Verdict::Allow(_, grant) => grant.rule.is_some(),
+            Verdict::Deny(_, finding) => {
+                !matches!(finding.reason, Reason::AddressLiteralNotListed | Reason::PortNotAllowed)
+            }
+        };
+        by_address.then_some(verdict)
+    }
+}
