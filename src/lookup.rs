@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dns::{Addresses, LookupError, Resolver};
 use policy::file::{self, Document};
-use policy::sandbox::{Evidence, Identities};
+use policy::identity::{Evidence, Identities};
 use policy::{
     Ask, Decision, Destination, Event, Gate, Inbound, LocalAddresses, Observer, Peer, Policy, Receipt,
     SandboxId,

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::destination::{Destination, Host, Port};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
+use crate::identity::Stranger;
 use crate::sandbox::{Peer, SandboxId};
 use crate::time::Timestamp;
 
@@ -235,8 +236,8 @@ pub struct Attempt {
     pub id: AttemptId,
     /// When it came.
     pub at: Timestamp,
-    /// Whose it is; `None` where the client is no known sandbox.
-    pub sandbox: Option<SandboxId>,
+    /// Whose it is, or why that is not known.
+    pub who: Result<SandboxId, Stranger>,
     /// The way it came in.
     pub inbound: Inbound,
     /// The client, as the gateway saw it: what identifies it anew when the policy changes.
@@ -245,6 +246,18 @@ pub struct Attempt {
     pub ask: Ask,
     /// The policy generation under which the sandbox was named.
     pub(crate) generation: Generation,
+}
+
+impl Attempt {
+    /// The sandbox whose attempt it is; `None` where the client is no known one.
+    #[must_use]
+    pub fn sandbox(&self) -> Option<&SandboxId> {
+        self.who.as_ref().ok()
+    }
+
+    pub(crate) fn identity(&self) -> Result<&SandboxId, Stranger> {
+        self.who.as_ref().map_err(|stranger| *stranger)
+    }
 }
 
 #[cfg(test)]

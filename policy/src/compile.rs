@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::identity::Identities;
 use crate::policy::{Policy, Sandbox};
 use crate::rule::{Action, RuleRef};
 use crate::ruleset::{RuleSet, RuleView};
-use crate::sandbox::Identities;
 use crate::source::{RuleConflict, Source};
 
 impl Policy {

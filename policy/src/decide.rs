@@ -15,6 +15,7 @@ pub(crate) use self::resolved::port_to_dial;
 use self::search::{Candidate, Search};
 use crate::attempt::Ask;
 use crate::destination::{Destination, Host, Port};
+use crate::identity::Stranger;
 use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, RuleRef};
@@ -55,11 +56,16 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Decides an attempt of a sandbox; `None` is a client that is no known sandbox.
-    pub fn decide(&self, sandbox: Option<&SandboxId>, ask: &Ask, trace: &mut impl Trace) -> Verdict {
-        let Some(sandbox) = sandbox.and_then(|id| self.policy.sandbox(id)) else {
-            trace.step(|| "who: no sandbox is known for this client".to_owned());
-            return Verdict::Deny(None, Finding::bare(Reason::UnknownSandbox));
+    /// Decides an attempt of a sandbox, or of a client that is no known one.
+    pub fn decide(&self, who: Result<&SandboxId, Stranger>, ask: &Ask, trace: &mut impl Trace) -> Verdict {
+        let found = who.and_then(|id| self.policy.sandbox(id).ok_or(Stranger::Unknown));
+        let sandbox = match found {
+            Ok(sandbox) => sandbox,
+            Err(stranger) => {
+                let reason = stranger.reason();
+                trace.step(|| format!("who: no sandbox is known for this client ({reason})"));
+                return Verdict::Deny(None, Finding::bare(reason));
+            }
         };
         trace.step(|| format!("who: sandbox {}", sandbox.id));
         let found = match ask {

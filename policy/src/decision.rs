@@ -8,6 +8,7 @@ use crate::decide::port_to_dial;
 use crate::destination::{Destination, Host};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
+use crate::identity::Stranger;
 use crate::pattern::HostView;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
@@ -342,6 +343,13 @@ impl Denial {
     #[must_use]
     pub fn sandbox(&self) -> Option<&Arc<Sandbox>> {
         self.0.sandbox.as_ref()
+    }
+
+    /// Whether right credentials would have named a sandbox, and none or wrong ones were presented.
+    #[must_use]
+    pub fn wants_credentials(&self) -> bool {
+        self.0.attempt.who == Err(Stranger::Unauthenticated)
+            && self.0.finding.reason == Reason::UnknownSandbox
     }
 
     /// What an author could add where to allow this, if a plain entry can; `None` where no rule could lift it.

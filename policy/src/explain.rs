@@ -33,7 +33,7 @@ impl View<'_> {
     #[must_use]
     pub fn explain(&self, sandbox: &SandboxId, ask: &Ask) -> Explanation {
         let mut steps = Vec::new();
-        let verdict = self.decide(Some(sandbox), ask, &mut steps);
+        let verdict = self.decide(Ok(sandbox), ask, &mut steps);
         let mut told = Explanation {
             reason: None,
             would_deny: None,

@@ -14,6 +14,7 @@ mod identify;
 mod internal;
 mod keys;
 mod mistake;
+mod overlaps;
 mod policies;
 mod reader;
 mod registry;

@@ -25,10 +25,11 @@ use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled
 use crate::destination::{Destination, Host, Port};
 use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 use crate::hostname::Hostname;
+use crate::identity::Stranger;
 use crate::policy::{Finding, Policy, Verdict};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
-use crate::sandbox::Peer;
+use crate::sandbox::{Peer, SandboxId};
 use crate::special::LocalAddresses;
 use crate::time::Timestamp;
 
@@ -143,6 +144,20 @@ impl Gate {
         Arc::clone(&self.in_force.load().local)
     }
 
+    /// The sandbox behind a client, as the policy in force knows it.
+    ///
+    /// # Errors
+    /// Why it is no known one.
+    pub fn identify(&self, peer: &Peer) -> Result<SandboxId, Stranger> {
+        self.in_force.load().policy.identities.identify(peer).cloned()
+    }
+
+    /// Whether some sandbox is known by a token.
+    #[must_use]
+    pub fn takes_tokens(&self) -> bool {
+        self.in_force.load().policy.identities.take_tokens()
+    }
+
     /// Names an attempt and the sandbox behind it. An address that stands for a name in the client's namespace is that
     /// name, whatever the inbound.
     #[must_use]
@@ -153,10 +168,10 @@ impl Gate {
             destination.host = name;
         }
         let held = self.in_force.load();
-        let sandbox = held.policy.identities.identify(peer).cloned();
+        let who = held.policy.identities.identify(peer).cloned();
         let count = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (id, peer, generation) = (AttemptId::new(at, self.run, count), peer.clone(), held.generation);
-        Attempt { id, at, sandbox, inbound, peer, ask, generation }
+        Attempt { id, at, who, inbound, peer, ask, generation }
     }
 
     /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
@@ -168,13 +183,13 @@ impl Gate {
     fn check_as(&self, mut attempt: Attempt, meant: Option<&Ask>) -> Decision {
         let held = self.in_force.load();
         if attempt.generation != held.generation {
-            attempt.sandbox = held.policy.identities.identify(&attempt.peer).cloned();
+            attempt.who = held.policy.identities.identify(&attempt.peer).cloned();
             attempt.generation = held.generation;
         }
         let now = self.advance(attempt.at);
         let view = View { policy: &held.policy, local: &held.local, now };
         let generation = held.generation;
-        match view.decide(attempt.sandbox.as_ref(), meant.unwrap_or(&attempt.ask), &mut Silent) {
+        match view.decide(attempt.identity(), meant.unwrap_or(&attempt.ask), &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
                 let permit = Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() };
                 if self.observer.keeps() {
@@ -193,7 +208,7 @@ impl Gate {
     pub fn refuse(&self, attempt: Attempt, reason: Reason) -> Unsettled<Denial> {
         let held = self.in_force.load();
         let now = self.advance(attempt.at);
-        let sandbox = attempt.sandbox.as_ref().and_then(|id| held.policy.sandbox(id)).cloned();
+        let sandbox = attempt.sandbox().and_then(|id| held.policy.sandbox(id)).cloned();
         let finding = Finding::bare(reason);
         self.deny(Denial::new(attempt, sandbox, finding, held.generation), now)
     }
@@ -203,9 +218,11 @@ impl Gate {
     pub fn refuse_message(&self, attempt: Attempt, rcode: u16) -> Unsettled<Denial> {
         let held = self.in_force.load();
         let now = self.advance(attempt.at);
-        let sandbox = attempt.sandbox.as_ref().and_then(|id| held.policy.sandbox(id)).cloned();
+        let sandbox = attempt.sandbox().and_then(|id| held.policy.sandbox(id)).cloned();
         let reason = match (&sandbox, &attempt.ask) {
-            (None, _) => Reason::UnknownSandbox,
+            (None, _) => {
+                attempt.who.as_ref().err().map_or(Reason::UnknownSandbox, |stranger| stranger.reason())
+            }
             (Some(_), Ask::Lookup { .. }) => Reason::QtypeNotAllowed,
             (Some(_), _) => Reason::BadRequest,
         };
@@ -257,7 +274,7 @@ impl Gate {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
         let ask = Ask::Lookup { name: target.clone(), qtype: crate::attempt::QType::A };
-        matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
+        matches!(view.decide(Ok(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
     }
 
     /// Judges a port that an answer names for the host that was looked up: a stream to it must be allowed by itself.
@@ -267,7 +284,7 @@ impl Gate {
         let view = View { policy: &held.policy, local: &held.local, now: self.now() };
         let Some(host) = vetted.permit.host() else { return false };
         let ask = Ask::Stream(Destination { host, port });
-        matches!(view.decide(Some(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
+        matches!(view.decide(Ok(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
     }
 
     /// Records that a stream was opened, after judging it anew.
@@ -347,10 +364,10 @@ impl Gate {
         let view = View { policy: &held.policy, local: &held.local, now };
         let attempt = &live.permit.attempt;
         // Its client may be another sandbox now, or none.
-        if held.policy.identities.identify(&attempt.peer) != attempt.sandbox.as_ref() {
+        if held.policy.identities.identify(&attempt.peer).ok() != attempt.sandbox() {
             return Err(Reason::PolicyChanged);
         }
-        let Verdict::Allow(sandbox, grant) = view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent)
+        let Verdict::Allow(sandbox, grant) = view.decide(attempt.identity(), &attempt.ask, &mut Silent)
         else {
             return Err(Reason::PolicyChanged);
         };
@@ -415,12 +432,12 @@ impl Gate {
         let view = View { policy: &held.policy, local: &held.local, now };
         let attempt = permit.attempt;
         let generation = held.generation;
-        if held.policy.identities.identify(&attempt.peer) != attempt.sandbox.as_ref() {
+        if held.policy.identities.identify(&attempt.peer).ok() != attempt.sandbox() {
             let denial =
                 Denial::new(attempt, Some(permit.sandbox), Finding::bare(Reason::PolicyChanged), generation);
             return Err(self.deny(denial, now));
         }
-        match view.decide(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent) {
+        match view.decide(attempt.identity(), &attempt.ask, &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
                 Ok(Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() })
             }

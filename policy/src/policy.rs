@@ -6,10 +6,11 @@ use std::sync::Arc;
 use crate::attempt::Ask;
 use crate::decision::FirstBytes;
 use crate::destination::{Host, Port};
+use crate::identity::Identities;
 use crate::reason::Reason;
 use crate::rule::{Ech, RuleRef};
 use crate::ruleset::RuleSet;
-use crate::sandbox::{Identities, SandboxId};
+use crate::sandbox::SandboxId;
 use crate::special::AddressBook;
 use crate::time::Timestamp;
 

@@ -1,14 +1,12 @@
-//! Sandboxes: whose traffic it is, and how the gateway knows.
+//! Sandboxes: whose traffic it is, and what the gateway knows of their clients.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use crate::destination::Host;
+use crate::identity::Credentials;
 use crate::namespace::Namespace;
 
 /// The name of a sandbox: 1 to 64 characters of `a-z A-Z 0-9 . _ -`, starting with a letter or a digit.
@@ -52,7 +50,7 @@ impl fmt::Debug for SandboxId {
 /// The name of one of the gateway's listeners, as the config writes it: `127.0.0.1:3128` or `unix:/run/…`.
 pub type ListenerName = Arc<str>;
 
-/// What the gateway sees of a client, before anything that the client says.
+/// What the gateway knows of a client: where it comes from, and what it presents to be known by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The listener that accepted it.
@@ -61,6 +59,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The network namespace in which the listener stands, if it is a sandbox's own: nobody else can reach it.
     pub namespace: Option<Arc<Namespace>>,
+    /// What it presents; shared, since every attempt keeps its peer.
+    pub credentials: Option<Arc<Credentials>>,
 }
 
 impl Peer {
@@ -69,7 +69,7 @@ impl Peer {
     pub fn new(listener: ListenerName, address: Option<SocketAddr>) -> Self {
         // A dual-stack listener reports IPv4 clients as ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
         let address = address.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        Self { listener, address, namespace: None }
+        Self { listener, address, namespace: None, credentials: None }
     }
 
     /// A client in a sandbox's own namespace. Its address says nothing: every address is local there, and a client may
@@ -77,7 +77,14 @@ impl Peer {
     #[must_use]
     pub fn inside(namespace: Arc<Namespace>, address: Option<SocketAddr>) -> Self {
         let listener = Arc::clone(namespace.listener());
-        Self { listener, address, namespace: Some(namespace) }
+        Self { listener, address, namespace: Some(namespace), credentials: None }
+    }
+
+    /// The same client as it presents credentials.
+    #[must_use]
+    pub fn presenting(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(Arc::new(credentials));
+        self
     }
 
     /// The name that a host stands for where this client is, if it is a bound address there.
@@ -129,74 +136,9 @@ impl From<Arc<Namespace>> for Entrance {
     }
 }
 
-/// One way of knowing a sandbox; the keys of one entry of `identify` must all hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Evidence {
-    /// Everything that arrives on this listener; nothing else identifies there.
-    Listener(ListenerName),
-    /// The client's address lies in this network.
-    Source(IpNet),
-    /// The one sandbox of a gateway that serves just one.
-    Default,
-}
-
-/// The compiled `identify` entries of all sandboxes.
-#[derive(Clone, Debug, Default)]
-pub struct Identities {
-    listeners: HashMap<ListenerName, SandboxId>,
-    /// Networks by the length of their prefix, so that a thousand sandboxes cost one look-up a length.
-    sources: BTreeMap<u8, HashMap<IpNet, SandboxId>>,
-    default: Option<SandboxId>,
-}
-
-impl Identities {
-    /// Collects the evidence of every sandbox. Overlaps were refused when the config was read.
-    #[must_use]
-    pub fn new<'a>(entries: impl IntoIterator<Item = (&'a SandboxId, &'a Evidence)>) -> Self {
-        let mut all = Self::default();
-        for (id, evidence) in entries {
-            match evidence {
-                Evidence::Listener(name) => {
-                    all.listeners.insert(name.clone(), id.clone());
-                }
-                Evidence::Source(net) => {
-                    all.sources.entry(net.prefix_len()).or_default().insert(net.trunc(), id.clone());
-                }
-                Evidence::Default => all.default = Some(id.clone()),
-            }
-        }
-        all
-    }
-
-    /// The sandbox behind a client, or `None` where nothing names one.
-    #[must_use]
-    pub fn identify<'a>(&'a self, peer: &'a Peer) -> Option<&'a SandboxId> {
-        if let Some(namespace) = &peer.namespace {
-            return Some(namespace.sandbox()).filter(|_| !namespace.is_closed());
-        }
-        let by_listener = self.listeners.get(&peer.listener);
-        let by_source = || peer.address.and_then(|address| self.by_source(address.ip()));
-        by_listener.or_else(by_source).or(self.default.as_ref())
-    }
-
-    /// The networks by which sandboxes are known.
-    pub fn sources(&self) -> impl Iterator<Item = IpNet> {
-        self.sources.values().flat_map(HashMap::keys).copied()
-    }
-
-    fn by_source(&self, address: IpAddr) -> Option<&SandboxId> {
-        self.sources.iter().rev().find_map(|(len, nets)| nets.get(&IpNet::new(address, *len).ok()?.trunc()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bound::Names;
-
-    fn id(text: &str) -> SandboxId {
-        SandboxId::parse(text).expect("a sandbox name")
-    }
 
     #[test]
     fn names_with_other_characters_are_refused() {
@@ -204,41 +146,5 @@ mod tests {
             assert_eq!(SandboxId::parse(text), None, "{text:?}");
         }
         assert!(SandboxId::parse("agent-7.dev_x").is_some());
-    }
-
-    #[test]
-    fn a_listener_decides_before_a_source_and_a_source_before_the_default() {
-        let entries = [
-            (id("by-listener"), Evidence::Listener("127.0.0.1:1".into())),
-            (id("by-source"), Evidence::Source("10.1.0.0/16".parse().expect("net"))),
-            (id("rest"), Evidence::Default),
-        ];
-        let all = Identities::new(entries.iter().map(|(id, evidence)| (id, evidence)));
-        let peer = |listener: &str, address: &str| Peer::new(listener.into(), address.parse().ok());
-        let who = |peer: &Peer| all.identify(peer).map(SandboxId::as_str).map(str::to_owned);
-        assert_eq!(who(&peer("127.0.0.1:1", "10.1.2.3:9")).as_deref(), Some("by-listener"));
-        assert_eq!(who(&peer("127.0.0.1:2", "10.1.2.3:9")).as_deref(), Some("by-source"));
-        assert_eq!(who(&peer("127.0.0.1:2", "[::ffff:10.1.2.3]:9")).as_deref(), Some("by-source"));
-        assert_eq!(who(&peer("127.0.0.1:2", "10.2.2.3:9")).as_deref(), Some("rest"));
-    }
-
-    #[test]
-    fn without_a_default_a_stranger_is_nobody() {
-        let entry = (id("a"), Evidence::Source("10.1.0.0/16".parse().expect("net")));
-        let all = Identities::new([(&entry.0, &entry.1)]);
-        assert_eq!(all.identify(&Peer::new("x".into(), "10.2.0.1:1".parse().ok())), None);
-        assert_eq!(all.identify(&Peer::new("x".into(), None)), None);
-    }
-
-    #[test]
-    fn a_client_inside_a_namespace_is_its_sandbox_whatever_its_address() {
-        let (a, b) = (SandboxId::parse("a").unwrap(), SandboxId::parse("b").unwrap());
-        let source = Evidence::Source("10.0.0.0/8".parse().unwrap());
-        let all = Identities::new([(&b, &source), (&b, &Evidence::Default)]);
-        let namespace = Arc::new(Namespace::new(a.clone(), Names::new(1)));
-        let peer = Peer::inside(Arc::clone(&namespace), "10.0.0.7:1".parse().ok());
-        assert_eq!(all.identify(&peer), Some(&a));
-        namespace.close();
-        assert_eq!(all.identify(&peer), None, "what is closed is nobody's");
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::identity::Evidence;
 use crate::policy::Mode;
 use crate::rule::{Rule, RuleRef};
-use crate::sandbox::{Evidence, SandboxId};
+use crate::sandbox::SandboxId;
 use crate::special::AddressBook;
 
 /// Where something stands in the config, counted from 1.

@@ -17,6 +17,7 @@ pub mod tcp;
 pub mod tunnel;
 
 mod connection;
+mod credentials;
 mod dial;
 mod first_bytes;
 mod metrics;

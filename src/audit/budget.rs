@@ -73,7 +73,7 @@ impl Budget {
     /// Spends on an event. What was let through is never counted away, whoever floods.
     pub(super) fn spend(&mut self, event: &DecisionEvent<'_>) -> Spent {
         let (Answer::Deny, Some(reason)) = (event.answer, event.reason) else { return Spent::Line };
-        let account = self.accounts.entry(event.attempt.sandbox.clone()).or_default();
+        let account = self.accounts.entry(event.attempt.sandbox().cloned()).or_default();
         let now = event.at.nanos();
         let whole_at = account.whole_at.max(now);
         if whole_at - now <= (BURST - 1) * EACH {

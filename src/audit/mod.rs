@@ -145,7 +145,7 @@ impl Observer for Audit {
             Event::Decision(decision) => decision.attempt,
             Event::Close(close) => close.attempt,
         };
-        self.shared.write(attempt.sandbox.as_ref(), 1, |encoder| record::event(encoder, event))
+        self.shared.write(attempt.sandbox(), 1, |encoder| record::event(encoder, event))
     }
 
     fn keeps(&self) -> bool {

@@ -186,7 +186,7 @@ fn open(to: &mut Encoder, at: Timestamp, event: &str) {
 
 fn attempt(to: &mut Encoder, attempt: &Attempt, sandbox: Option<&Sandbox>) {
     to.shown("id", &attempt.id, limit::ID);
-    whose(to, attempt.sandbox.as_ref(), sandbox);
+    whose(to, attempt.sandbox(), sandbox);
     to.text("inbound", attempt.inbound.as_str(), limit::ID);
     if let Some(client) = attempt.peer.address {
         to.shown("client", &client as &SocketAddr, limit::CLIENT);

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::sync::OnceLock;
 
+use policy::identity::Evidence;
 use policy::pattern::{Entry, PortSet};
 use policy::rule::{Action, Rule, RuleName};
-use policy::sandbox::Evidence;
 use policy::source::{self, PolicySource, SandboxSource, Source};
 use policy::{
     Ask, Decision, Denial, Destination, Ending, Gate, Inbound, Live, LocalAddresses, Mode, Peer, Policy,
@@ -109,7 +109,7 @@ fn policy() -> Arc<Policy> {
         place: place.clone(),
         policies: vec!["base".into()],
         internal: Vec::new(),
-        identify: vec![Evidence::Source("10.88.0.7/32".parse().expect("a net"))],
+        identify: vec![Evidence::source("10.88.0.7/32".parse().expect("a net"))],
         labels: BTreeMap::from([("tool".into(), "code \"exec\"\u{202e}".into())]),
         local_peers: Vec::new(),
         mode: Mode::Enforce,

@@ -17,6 +17,7 @@ mod clients;
 mod crash;
 mod daemon;
 mod house;
+mod identity;
 mod invariants;
 mod lab;
 mod mistakes;

@@ -171,6 +171,11 @@ impl Client {
     pub fn socks5(&mut self, host: &str, port: u16) -> SocksReply {
         self.send(&[5, 1, 0]);
         assert_eq!(self.take(2), [5, 0], "the method without authentication");
+        self.socks5_request(host, port)
+    }
+
+    /// Asks for `host:port` once the method is agreed upon.
+    pub fn socks5_request(&mut self, host: &str, port: u16) -> SocksReply {
         let mut request = vec![5, 1, 0];
         match host.parse() {
             Ok(std::net::IpAddr::V4(v4)) => request.extend([&[1][..], &v4.octets()].concat()),

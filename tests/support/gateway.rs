@@ -148,6 +148,14 @@ impl Gateway {
         self.dir.path().join("tidegate.toml")
     }
 
+    /// Changes the config file in one step, as an editor that saves atomically does.
+    pub fn rewrite_config(&self, change: impl FnOnce(String) -> String) {
+        let (file, beside) = (self.config_file(), self.dir.path().join("new"));
+        fs::write(&beside, change(fs::read_to_string(&file).unwrap())).unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(beside, file).unwrap();
+    }
+
     /// The audit log as text.
     pub fn audit_text(&self) -> String {
         fs::read_to_string(self.dir.path().join("audit.jsonl")).unwrap_or_default()

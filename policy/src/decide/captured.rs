@@ -3,6 +3,7 @@
 use super::{Trace, View};
 use crate::attempt::Ask;
 use crate::destination::Host;
+use crate::identity::Stranger;
 use crate::policy::Verdict;
 use crate::reason::Reason;
 use crate::sandbox::SandboxId;
@@ -12,11 +13,11 @@ impl View<'_> {
     /// and port. `None` where the name decides that it will show; one that shows none is decided as its address.
     pub fn decide_captured(
         &self,
-        sandbox: Option<&SandboxId>,
+        who: Result<&SandboxId, Stranger>,
         ask: &Ask,
         trace: &mut impl Trace,
     ) -> Option<Verdict> {
-        let verdict = self.decide(sandbox, ask, trace);
+        let verdict = self.decide(who, ask, trace);
         if !matches!(ask.host(), Some(Host::Address(_))) {
             return Some(verdict);
         }

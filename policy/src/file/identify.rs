@@ -4,8 +4,10 @@ use ipnet::IpNet;
 
 use super::addresses::net;
 use super::mistake::quoted;
-use super::reader::{Item, Spot};
-use crate::sandbox::{Evidence, ListenerName, SandboxId};
+use super::overlaps::Overlaps;
+use super::reader::{Item, Spot, Table};
+use crate::identity::{Evidence, Keys, TokenHash};
+use crate::sandbox::{ListenerName, SandboxId};
 
 /// One entry of one sandbox, with its place.
 pub(super) struct Known<'a> {
@@ -22,50 +24,63 @@ pub(super) fn read<'a>(item: &Item<'a>) -> Vec<(Evidence, Spot<'a>)> {
 
 fn entry(item: &Item<'_>) -> Option<Evidence> {
     let mut table = item.table()?;
-    let mut found = Vec::new();
-    if let Some(source) = table.take("source") {
-        found.extend(source.string().and_then(|text| network(text, &source)).map(Evidence::Source));
-    }
-    if let Some(listener) = table.take("listener") {
-        found.extend(listener.string().map(|text| Evidence::Listener(text.into())));
-    }
-    if let Some(default) = table.take("default") {
-        match default.boolean() {
-            Some(true) => found.push(Evidence::Default),
-            Some(false) => default.mistake("`default = false` knows nobody", "remove the entry"),
-            None => {}
-        }
-    }
-    let mut later = false;
-    for key in LATER {
-        if let Some(item) = table.take(key) {
-            let what = format!("sandboxes known by `{key}`");
-            item.not_built_yet(&what, "know it by `source`, `listener` or `default`");
-            later = true;
-        }
-    }
     let written = table.len();
+    let default = table.take("default");
+    let is_default = default.as_ref().map(|item| item.boolean());
+    let keys = Keys {
+        token: table.take("token_sha256").and_then(|item| token(&item)),
+        listener: table.take("listener").and_then(|item| Some(item.string()?.into())),
+        source: table.take("source").and_then(|item| network(item.string()?, &item)),
+    };
+    let later = later(&mut table);
     table.finish();
-    match (found.pop(), found.is_empty()) {
-        (Some(evidence), true) => Some(evidence),
-        (Some(_), false) => {
-            item.not_built_yet(
-                "an entry whose keys must all hold",
-                "keep one key an entry; entries are any-of",
-            );
+    match is_default {
+        None if written == 0 => {
+            item.mistake("the entry is empty, so it knows nobody", "write { source = \"10.88.0.7/32\" }");
             None
         }
-        (None, _) => {
-            if !later && written == 0 {
-                item.mistake("the entry is empty, so it knows nobody", "write { source = \"10.88.0.7/32\" }");
-            }
+        // A key that was refused must not widen the entry that it stood in.
+        None => (!later && written == keys.written()).then_some(Evidence::All(keys)),
+        Some(Some(false)) => {
+            item.mistake("`default = false` knows nobody", "remove the entry");
             None
         }
+        Some(Some(true)) if written > 1 => {
+            let hint = "remove `default`: the other keys know the sandbox, and all of them must hold";
+            item.mistake("`default` is whoever shows nothing, so it stands alone", hint);
+            None
+        }
+        Some(Some(true)) => Some(Evidence::Default),
+        Some(None) => None,
     }
 }
 
-/// Tokens, unix sockets, and the names in a client certificate.
-const LATER: [&str; 6] = ["token_sha256", "unix", "spiffe", "dns", "cn", "netns"];
+/// Unix sockets by their path, and the names in a client certificate.
+const LATER: [&str; 5] = ["unix", "spiffe", "dns", "cn", "netns"];
+
+fn later(table: &mut Table<'_>) -> bool {
+    let taken = LATER.map(|key| {
+        let item = table.take(key)?;
+        let what = format!("sandboxes known by `{key}`");
+        item.not_built_yet(&what, "know it by `token_sha256`, `source`, `listener` or `default`");
+        Some(())
+    });
+    taken.iter().any(Option::is_some)
+}
+
+fn token(item: &Item<'_>) -> Option<TokenHash> {
+    let hint = "write the 64 digits that `printf %s \"$TOKEN\" | sha256sum` prints";
+    let hash = TokenHash::parse(item.string()?);
+    match hash {
+        None => item.mistake("this is no SHA-256 in hexadecimal", hint),
+        Some(hash) if hash.is_of_nothing() => {
+            item.mistake("this is the SHA-256 of an empty token", hint);
+            return None;
+        }
+        Some(_) => {}
+    }
+    hash
+}
 
 fn network(text: &str, item: &Item<'_>) -> Option<IpNet> {
     let net = net(text, item)?;
@@ -81,46 +96,38 @@ fn network(text: &str, item: &Item<'_>) -> Option<IpNet> {
 
 /// Reports evidence that stands for two sandboxes.
 pub(super) fn check_overlaps(known: &[Known<'_>]) {
-    for (at, this) in known.iter().enumerate() {
-        let before = known.iter().take(at);
-        let mut others = before.filter(|other| other.sandbox != this.sandbox);
-        if let Some(other) = others.find(|other| overlap(&this.evidence, &other.evidence)) {
-            let place = other.spot.place();
-            let what = format!(
-                "the same clients are known as sandbox {} ({}:{})",
-                quoted(other.sandbox.as_str()),
-                place.file,
-                place.line
-            );
-            this.spot.mistake(what, "each client belongs to one sandbox");
-        }
+    for (this, other) in Overlaps::of(known).pairs() {
+        let (Some(this), Some(other)) = (known.get(this), known.get(other)) else { continue };
+        let place = other.spot.place();
+        let what = format!(
+            "the same clients are known as sandbox {} ({}:{})",
+            quoted(other.sandbox.as_str()),
+            place.file,
+            place.line
+        );
+        this.spot.mistake(what, "each client belongs to one sandbox");
     }
     let default = known.iter().find(|entry| entry.evidence == Evidence::Default);
     let Some(default) = default else { return };
-    let by_source = |entry: &&Known<'_>| {
-        matches!(entry.evidence, Evidence::Source(_)) && entry.sandbox != default.sandbox
+    let shows = |entry: &&Known<'_>| match &entry.evidence {
+        Evidence::All(keys) => keys.listener.is_none() || keys.token.is_some(),
+        Evidence::Default => false,
     };
-    if let Some(other) = known.iter().find(by_source) {
+    let mut others = known.iter().filter(|entry| entry.sandbox != default.sandbox);
+    if let Some(other) = others.find(shows) {
         let what = format!(
-            "`default` beside sandbox {}, which is known by its source: a stranger would pass for this one",
+            "`default` beside sandbox {}, which is known by what its clients show: a stranger would pass for this one",
             quoted(other.sandbox.as_str())
         );
-        default.spot.mistake(what, "know each sandbox by its source or listener");
-    }
-}
-
-fn overlap(a: &Evidence, b: &Evidence) -> bool {
-    match (a, b) {
-        (Evidence::Source(a), Evidence::Source(b)) => a.contains(b) || b.contains(a),
-        _ => a == b,
+        default.spot.mistake(what, "know each sandbox by its token, source or listener");
     }
 }
 
 /// The listeners that sandboxes are known by.
 pub(super) fn listeners(known: Vec<Known<'_>>) -> Vec<(ListenerName, Spot<'_>)> {
     let listeners = known.into_iter().filter_map(|entry| match entry.evidence {
-        Evidence::Listener(name) => Some((name, entry.spot)),
-        Evidence::Source(_) | Evidence::Default => None,
+        Evidence::All(keys) => Some((keys.listener?, entry.spot)),
+        Evidence::Default => None,
     });
     listeners.collect()
 }

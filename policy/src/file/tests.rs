@@ -1,4 +1,5 @@
 mod edges;
+mod identities;
 mod registries;
 
 use std::collections::BTreeSet;
@@ -134,8 +135,8 @@ fn the_tables_of_a_whole_config_are_read() {
     assert!(read_issues.allows_path("/repos/a/b/issues/1") && !read_issues.allows_path("/x"));
     assert_eq!((read_issues.line(), read_issues.column()), (13, 9));
     let peer = |listener: &str, address: &str| Peer::new(listener.into(), address.parse().ok());
-    assert_eq!(policy.identities.identify(&peer("x", "10.88.0.7:1")), Some(&id));
-    assert_eq!(policy.identities.identify(&peer("127.0.0.1:3129", "10.1.1.1:1")), Some(&id));
+    assert_eq!(policy.identities.identify(&peer("x", "10.88.0.7:1")), Ok(&id));
+    assert_eq!(policy.identities.identify(&peer("127.0.0.1:3129", "10.1.1.1:1")), Ok(&id));
     let class = |address: &str| {
         policy.addresses.classify(address.parse().expect("address"), &LocalAddresses::default())
     };
@@ -475,11 +476,8 @@ fn what_is_not_built_yet_says_so() {
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nca_file = \"/x\"",
         "[sandbox.s]\nlimits = { connections = 5 }",
         "[sandbox.s]\nowners = [1000]",
-        "[sandbox.s]\nidentify = [{ token_sha256 = \"00\" }]",
         "[sandbox.s]\nidentify = [{ unix = \"/run/x\" }]",
         "[sandbox.s]\nidentify = [{ spiffe = \"spiffe://x/y\" }]",
-        "[sandbox.s]\nidentify = [{ token_sha256 = \"00\", source = \"10.0.0.1\" }]",
-        "[sandbox.s]\nidentify = [{ listener = \"127.0.0.1:1\", source = \"10.0.0.1\" }]",
     ] {
         let mistake = one_mistake(text);
         assert!(mistake.what.contains("not built yet"), "{text}: {mistake}");

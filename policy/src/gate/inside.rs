@@ -34,7 +34,7 @@ impl Gate {
     pub fn waits_for_name(&self, attempt: &Attempt) -> bool {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.advance(attempt.at) };
-        view.decide_captured(attempt.sandbox.as_ref(), &attempt.ask, &mut Silent).is_none()
+        view.decide_captured(attempt.identity(), &attempt.ask, &mut Silent).is_none()
     }
 
     /// Refuses what a permit lets through, for a reason that the policy does not know.

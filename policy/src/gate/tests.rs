@@ -12,11 +12,12 @@ use super::*;
 use crate::attempt::QType;
 use crate::decision::FirstBytes;
 use crate::destination::Destination;
+use crate::identity::Evidence;
 use crate::path::PathPattern;
 use crate::pattern::{Entry, PortSet};
 use crate::policy::Mode;
 use crate::rule::{Action, Internal, Rule, RuleName, Terms};
-use crate::sandbox::{Evidence, SandboxId};
+use crate::sandbox::SandboxId;
 use crate::source::{InternalSource, Place, PolicySource, SandboxSource, Source};
 use crate::special::AddressBook;
 

@@ -59,14 +59,14 @@ pub(crate) fn denial(denial: &Denial, form: Form) -> Vec<u8> {
         ));
     }
     let answer = Answer {
-        status: denied_status(reason),
+        status: if denial.wants_credentials() { 407 } else { denied_status(reason) },
         error: "http_request_denied",
         verb: "Blocked",
         reason,
         id: denial.attempt().id.to_string(),
         what: what(&denial.attempt().ask),
         lines,
-        advice: Some(ADVICE),
+        advice: (!denial.wants_credentials()).then_some(ADVICE),
     };
     answer.write(form)
 }
@@ -141,6 +141,9 @@ fn note(denial: &Denial) -> Option<&'static str> {
     let host = denial.attempt().ask.host();
     let port = denial.attempt().ask.port().map(policy::Port::get);
     match (denial.reason(), host, port) {
+        _ if denial.wants_credentials() => Some(
+            "the sandbox's name and token are missing or wrong: write the proxy as http://SANDBOX:TOKEN@HOST:PORT",
+        ),
         (Reason::GatewayAddress, Some(Host::Address(address)), _) if address.is_loopback() => Some(
             "this is the loopback of the gateway, not of the sandbox: set NO_PROXY=localhost,127.0.0.1,::1 for \
              the sandbox's own",
@@ -235,6 +238,10 @@ impl Answer {
              Cache-Control: no-store\r\n\
              Connection: {connection}\r\n"
         );
+        if *status == 407 {
+            // RFC 9110 §11.7.1.
+            answer.push_str("Proxy-Authenticate: Basic realm=\"tidegate\"\r\n");
+        }
         if *status == 429 {
             answer.push_str("Retry-After: 1\r\n");
         }

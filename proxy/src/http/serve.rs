@@ -14,6 +14,7 @@ use super::leg::Leg;
 use super::reply::{self, Form};
 use super::request::Next;
 use crate::connection::Connection;
+use crate::credentials;
 use crate::first_bytes::Established;
 
 /// What a CONNECT gets: no header has a meaning here (RFC 9110 §9.3.6).
@@ -30,11 +31,12 @@ pub(crate) struct Unreadable {
 
 /// Serves a connection whose first bytes are there. Returns a tunnel where one was asked for and opened.
 pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Instant) -> Option<Established> {
-    let Connection { stream, peer, client: guard, .. } = connection;
+    let Connection { stream, peer: bare, client: guard, .. } = connection;
     let gateway = Arc::clone(guard.gateway());
     let mut client = Leg::new(stream, first);
     let mut within = deadline.saturating_duration_since(Instant::now());
     let mut stopping = gateway.stopping();
+    let mut peer = bare.clone();
     let last = loop {
         let read = read_head(&mut client, within, gateway.timeouts.idle, &mut stopping).await;
         let mut head = match read {
@@ -42,6 +44,8 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
             Ok(None) => return None,
             Err(unreadable) => break Err(unreadable),
         };
+        // Each request is whose credentials it carries: nothing is taken over from the one before.
+        peer = credentials::presented(&bare, &head);
         head.keep_alive &= !*stopping.borrow();
         within = gateway.timeouts.head;
         match head.target {

@@ -2,12 +2,15 @@
 
 pub mod wire;
 
-use policy::{Ask, Inbound, Reason};
+use std::sync::Arc;
+
+use policy::{Ask, Decision, Inbound, Reason, Stranger};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
 use self::wire::{LONGEST, Malformed, Method, Read, Reply, Request};
 use crate::connection::Connection;
+use crate::credentials;
 use crate::first_bytes::Established;
 use crate::open::Refused;
 
@@ -24,6 +27,15 @@ pub(crate) async fn serve(
         Ok(Err(Ended::Gone)) | Err(_) => return None,
         Ok(Err(Ended::Malformed)) => {
             refuse(connection, &bytes, Reply::GeneralFailure).await;
+            return None;
+        }
+        Ok(Err(Ended::Unauthenticated)) => {
+            // Nothing was named yet; who asks comes before what is asked.
+            let attempt = connection.attempt(Inbound::Socks5, Ask::unreadable(&[]));
+            if let Decision::Deny(denial) = connection.gateway().gate.check(attempt) {
+                denial.settle().await;
+            }
+            connection.finish(&wire::password_reply(false), true).await;
             return None;
         }
     };
@@ -54,15 +66,19 @@ pub(crate) async fn serve(
 enum Ended {
     Gone,
     Malformed,
+    /// Its user name and password are wrong, and no answer has been sent.
+    Unauthenticated,
 }
 
 /// Greets and reads the request; what follows it stays in `bytes`.
 async fn negotiate(connection: &mut Connection, bytes: &mut Vec<u8>) -> Result<Request, Ended> {
     let greeting = message(connection, bytes, wire::greeting).await?;
-    // A sandbox is known by where it comes from. What it says of itself is heard, since some clients offer nothing
-    // else, and counts for nothing.
+    let gate = Arc::clone(&connection.gateway().gate);
     let method = match greeting {
+        // A client that has a password sends it where it is asked for; others know only one method.
+        wire::Greeting { password: true, .. } if gate.takes_tokens() => Method::Password,
         wire::Greeting { none: true, .. } => Method::None,
+        // Some clients offer nothing else. Where nobody is known by a token, what it says counts for nothing.
         wire::Greeting { password: true, .. } => Method::Password,
         wire::Greeting { none: false, password: false } => Method::NotAcceptable,
     };
@@ -70,7 +86,11 @@ async fn negotiate(connection: &mut Connection, bytes: &mut Vec<u8>) -> Result<R
     match method {
         Method::None => {}
         Method::Password => {
-            message(connection, bytes, wire::credentials).await?;
+            let said = message(connection, bytes, wire::credentials).await?;
+            connection.peer.credentials = credentials::of_password(&said.user, &said.password);
+            if gate.identify(&connection.peer) == Err(Stranger::Unauthenticated) {
+                return Err(Ended::Unauthenticated);
+            }
             send(connection, &wire::password_reply(true)).await?;
         }
         Method::NotAcceptable => return Err(Ended::Gone),

@@ -40,6 +40,9 @@ pub fn fill_in(text: &str) -> String {
         .replace("$PROXY", &format!("http://{}", crate::support::PROXY))
         .replace("$UNKNOWN", "bm9ib2R5Om5vdGhpbmc=")
         .replace("$REAL", REAL)
+        // `s1:token-of-s1` and `s2:token-of-s2`.
+        .replace("$S1", "czE6dG9rZW4tb2YtczE=")
+        .replace("$S2", "czI6dG9rZW4tb2YtczI=")
 }
 
 /// The scene that a case plays in, without its policy text; `dir` holds files that the config names.
@@ -260,6 +263,8 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
             "inject",
             "transparent",
             "gateway_env",
+            "sandbox",
+            "other",
         ];
         if !KNOWN.contains(&key.as_str()) {
             return Err(Unsupported(format!("policy key {key}")));
@@ -343,11 +348,24 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
     if policy.get("default").and_then(Value::as_str) == Some("allow") {
         toml += "\n[[policy.case.rule]]\nid = \"default\"\nhost = \"*\"\nports = \"*\"\nbroad = true\n";
     }
+    let name = policy.get("sandbox").and_then(Value::as_str).unwrap_or("s1");
+    let others = policy.get("other").and_then(Value::as_object);
+    let identify = |name| if others.is_some() { token_of(name) } else { Ok("{ default = true }".to_owned()) };
     write!(
         toml,
-        "\n{internals}[sandbox.s1]\npolicies = [\"case\"]\ninternal = {internal_names:?}\nidentify = [{{ default = true }}]\n"
+        "\n{internals}[sandbox.{name}]\npolicies = [\"case\"]\ninternal = {internal_names:?}\nidentify = [{}]\n",
+        identify(name)?
     )
     .expect("a string");
+    for (other, its) in others.into_iter().flatten() {
+        write!(
+            toml,
+            "\n[policy.of-{other}]\nallow = {}\n[sandbox.{other}]\npolicies = [\"of-{other}\"]\nidentify = [{}]\n",
+            its["allow"],
+            token_of(other)?
+        )
+        .expect("a string");
+    }
 
     let (own, nat64) = (strings("gateway_addrs"), strings("nat64_prefixes"));
     let mut scene = scene.policy(&toml).configure(|config| {
@@ -366,6 +384,16 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
         scene = scene.host_file(HostFile { at: path.into(), shows });
     }
     Ok(scene)
+}
+
+/// How a sandbox is known where a case has several: by the token that `$S1` and `$S2` present.
+fn token_of(sandbox: &str) -> Result<String> {
+    let hash = match sandbox {
+        "s1" => "3fb44e6c4bef5d50ae1c497f6c17bc61a7aa3a9e919dd27236f6218d8c523dc3",
+        "s2" => "0c5bb086ed2c282b87c8ad61d558a7c2cf14a47cb4759330be202040d56981cb",
+        other => return Err(Unsupported(format!("the token of sandbox {other}"))),
+    };
+    Ok(format!("{{ token_sha256 = {hash:?} }}"))
 }
 
 /// The host of an entry and its ports; a bare host means 443.

@@ -1,0 +1,99 @@
+//! Finds entries of different sandboxes that know the same client, without comparing each with each: ten thousand
+//! sandboxes load in a blink.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ipnet::IpNet;
+
+use super::identify::Known;
+use crate::identity::{Evidence, Keys, TokenHash};
+use crate::sandbox::ListenerName;
+
+/// The entries by what they have in common with others.
+///
+/// Two entries that overlap share a token; or one of them has no token, and they share a listener or one's network lies
+/// in the other's. Entries with different tokens never overlap, however many share a listener or a network.
+pub(super) struct Overlaps<'k, 'a> {
+    known: &'k [Known<'a>],
+    tokens: HashMap<TokenHash, Vec<usize>>,
+    defaults: Vec<usize>,
+    bare: Places,
+    with_token: Places,
+}
+
+/// Entries by listener and by network.
+#[derive(Default)]
+struct Places {
+    listeners: HashMap<ListenerName, Vec<usize>>,
+    nets: HashMap<IpNet, Vec<usize>>,
+}
+
+impl Places {
+    fn insert(&mut self, keys: &Keys, at: usize) {
+        if let Some(name) = &keys.listener {
+            self.listeners.entry(name.clone()).or_default().push(at);
+        }
+        if let Some(net) = keys.source {
+            self.nets.entry(net).or_default().push(at);
+        }
+    }
+
+    fn at_listener(&self, keys: &Keys) -> impl Iterator<Item = usize> {
+        keys.listener.as_ref().and_then(|name| self.listeners.get(name)).into_iter().flatten().copied()
+    }
+
+    /// The entries whose network is that of `keys` or holds it.
+    fn around(&self, keys: &Keys) -> impl Iterator<Item = usize> {
+        let longer = keys.source.filter(|_| !self.nets.is_empty());
+        let nets = std::iter::successors(longer, IpNet::supernet);
+        nets.filter_map(|net| self.nets.get(&net)).flatten().copied()
+    }
+}
+
+impl<'k, 'a> Overlaps<'k, 'a> {
+    pub(super) fn of(known: &'k [Known<'a>]) -> Self {
+        let (bare, with_token) = (Places::default(), Places::default());
+        let mut all = Self { known, tokens: HashMap::new(), defaults: Vec::new(), bare, with_token };
+        for (at, entry) in known.iter().enumerate() {
+            match &entry.evidence {
+                Evidence::Default => all.defaults.push(at),
+                Evidence::All(keys) => match keys.token {
+                    Some(hash) => {
+                        all.tokens.entry(hash).or_default().push(at);
+                        all.with_token.insert(keys, at);
+                    }
+                    None => all.bare.insert(keys, at),
+                },
+            }
+        }
+        all
+    }
+
+    /// Pairs of entries of different sandboxes that know the same client, the later one first: each entry that
+    /// overlaps another is in at least one of them.
+    pub(super) fn pairs(&self) -> BTreeMap<usize, usize> {
+        let found = (0..self.known.len()).filter_map(|at| Some((at, self.beside(at)?)));
+        found.map(|(one, other)| (one.max(other), one.min(other))).collect()
+    }
+
+    fn beside(&self, at: usize) -> Option<usize> {
+        let this = self.known.get(at)?;
+        let meets = |other: &usize| {
+            let other = self.known.get(*other).filter(|other| other.sandbox != this.sandbox);
+            other.is_some_and(|other| match (&this.evidence, &other.evidence) {
+                (Evidence::All(a), Evidence::All(b)) => a.overlap(b),
+                (Evidence::Default, Evidence::Default) => true,
+                (Evidence::All(_), Evidence::Default) | (Evidence::Default, Evidence::All(_)) => false,
+            })
+        };
+        match &this.evidence {
+            Evidence::Default => self.defaults.iter().copied().find(meets),
+            Evidence::All(keys) => {
+                let sharing = keys.token.and_then(|hash| self.tokens.get(&hash)).into_iter().flatten();
+                let around_token = keys.token.is_none().then(|| self.with_token.around(keys));
+                let places = self.bare.at_listener(keys).chain(self.bare.around(keys));
+                sharing.copied().chain(places).chain(around_token.into_iter().flatten()).find(meets)
+            }
+        }
+    }
+}
