@@ -10,6 +10,7 @@ mod healthcheck;
 mod history;
 mod log;
 mod output;
+mod registries;
 mod serve;
 mod status;
 
@@ -37,6 +38,7 @@ enum Verb {
     Explain(explain::Explain),
     Connect(connect::Connect),
     Status(status::Status),
+    Registries(registries::Registries),
     Demo(demo::Demo),
     Healthcheck(healthcheck::Healthcheck),
 }
@@ -82,6 +84,7 @@ pub fn run() -> ExitCode {
         Verb::Explain(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
+        Verb::Registries(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::Healthcheck(verb) => verb.run(),
     };

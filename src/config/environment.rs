@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 
 use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Where the config is looked for, in this order: `--config` or `$TIDEGATE_CONFIG` alone where given, else the user's
@@ -21,6 +22,12 @@ pub(super) fn config_candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
 pub fn https_proxy() -> Option<String> {
     let names = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     names.iter().filter_map(|name| env::var(name).ok()).find(|value| !value.is_empty())
+}
+
+/// Every variable, for programs that are asked for their configuration: a few folders are passed on, the rest is told.
+#[must_use]
+pub fn variables() -> Vec<(OsString, OsString)> {
+    env::vars_os().collect()
 }
 
 fn path(name: &str) -> Option<PathBuf> {

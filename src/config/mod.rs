@@ -29,7 +29,7 @@ use policy::file::{Document, Mistake, Parsed};
 use policy::{LocalAddresses, Policy, Timestamp};
 
 pub use self::audit::{Audit, Rotation};
-pub use self::environment::https_proxy;
+pub use self::environment::{https_proxy, variables};
 pub use self::files::Fingerprint;
 use self::files::shown;
 pub use self::listen::{Endpoint, Listen, Listener};

@@ -23,5 +23,6 @@ mod lab;
 mod mistakes;
 mod netns;
 mod one_answer;
+mod registries;
 mod resolvers;
 mod serve;

@@ -114,7 +114,7 @@ impl Gateway {
         let ready = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         ready.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let stderr = fs::File::create(dir.path().join("stderr")).unwrap();
-        let mut command = tidegate(["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        let mut command = verb(["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
         command
             .env("NOTIFY_SOCKET", dir.path().join("notify"))
             .stdin(Stdio::null())
@@ -229,17 +229,18 @@ impl Drop for Gateway {
 
 /// Runs `tidegate` with these arguments on the lab's gateway host and waits for its end.
 pub fn run_tidegate<S: AsRef<OsStr>>(lab: &Lab, args: impl IntoIterator<Item = S>) -> Output {
-    let mut command = tidegate(args);
+    let mut command = verb(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     lab.gateway().spawn(&mut command).unwrap().wait_with_output().unwrap()
 }
 
 /// Runs a verb of the program outside any lab, to its end.
 pub fn run_here<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
-    tidegate(args).stdin(Stdio::null()).output().unwrap()
+    verb(args).stdin(Stdio::null()).output().unwrap()
 }
 
-fn tidegate<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+/// The program with these arguments, to be started by the test.
+pub fn verb<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the tests start the program that they test")]
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args);

@@ -44,7 +44,7 @@ use std::{
 
 pub use client::{Client, Response, SocksReply};
 pub use dns::{ask, ask_wire, extended_error, question};
-pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate};
+pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate, verb};
 pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder};
 pub use tls::{ClientCertificate, TestAuthority, TlsClient};
 
