@@ -1,5 +1,6 @@
 //! The command line: one file a verb. `tidegate help VERB` shows an example of each.
 
+mod bridge;
 mod check;
 mod client;
 mod connect;
@@ -37,6 +38,7 @@ enum Verb {
     Domains(domains::Domains),
     Explain(explain::Explain),
     Connect(connect::Connect),
+    Bridge(bridge::Bridge),
     Status(status::Status),
     Registries(registries::Registries),
     Demo(demo::Demo),
@@ -83,6 +85,7 @@ pub fn run() -> ExitCode {
         Verb::Domains(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
+        Verb::Bridge(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Registries(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),

@@ -11,6 +11,7 @@
 mod support;
 
 mod audit;
+mod bridge;
 mod bypass;
 mod change;
 mod clients;
