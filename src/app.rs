@@ -17,10 +17,10 @@ use std::time::Duration;
 use policy::{Event, Gate, Observer, Receipt};
 use prometheus::Registry;
 use proxy::UpstreamProxy;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::admin::{self, Phase, Status};
+use crate::admin::{self, Api, Namespaces, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice};
 use crate::config::{self, Config, ConfigError};
 use crate::host::{self, HostError};
@@ -58,6 +58,9 @@ pub enum StartError {
     /// A listener cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Callers of the admin socket could not be told from those in containers.
+    #[error("cannot tell the gateway's own namespaces from /proc")]
+    Namespaces(#[source] io::Error),
     /// Two metrics have one name: a fault of the program.
     #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
@@ -71,6 +74,7 @@ pub(crate) struct Core {
     pub(crate) audit: Arc<Audit>,
     pub(crate) metrics: Metrics,
     pub(crate) status: Arc<Status>,
+    pub(crate) roles: Arc<Roles>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -81,6 +85,7 @@ pub struct App {
     dns: dns::Server,
     listeners: Listeners,
     host: host::Watch,
+    namespaces: Option<Namespaces>,
 }
 
 /// A gateway that serves.
@@ -89,9 +94,19 @@ pub struct Running {
     core: Core,
     inbounds: JoinSet<io::Result<()>>,
     stop: watch::Sender<()>,
+    orders: mpsc::Receiver<ReloadOrder>,
     /// Ends with the gateway: pages, expiries, the host's addresses.
     _background: JoinSet<()>,
     files: Files,
+}
+
+/// What the main loop must see to.
+#[derive(Debug)]
+pub enum Happened {
+    /// An inbound has broken: the gateway ends, rather than serve by half.
+    Broken(io::Error),
+    /// Somebody wants the config read anew.
+    Order(ReloadOrder),
 }
 
 /// Tells every observer. The audit's receipt is the one to wait for: counting cannot fail.
@@ -134,12 +149,20 @@ impl App {
         let dns = dns::Server::new(Arc::clone(&gate), resolver.clone(), dns_metrics, config.dns.limits);
         let streams = streams(&config, &resolver).await?;
         let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, streams, &registry)?;
-        let listeners = Listeners::bind(&config.listen).await?;
+        let namespaces = match config.listen.admin {
+            Some(_) => Some(Namespaces::own().map_err(StartError::Namespaces)?),
+            None => None,
+        };
+        // Where only root and the gateway's own user have a role, nobody else need come near it.
+        let admin_mode = if config.admin.names_anybody() { 0o666 } else { 0o600 };
+        let listeners = Listeners::bind(&config.listen, admin_mode).await?;
         metrics.started(gate.generation(), &config.policy, now);
         let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
-        let core = Core { gate, gateway, audit, metrics, status };
-        Ok(Self { core, config, dns, listeners, host })
+        let roles = Arc::new(Roles::default());
+        roles.set(config.admin.clone());
+        let core = Core { gate, gateway, audit, metrics, status, roles };
+        Ok(Self { core, config, dns, listeners, host, namespaces })
     }
 
     /// The config that it started with.
@@ -155,7 +178,7 @@ impl App {
     /// Serves from now on.
     #[must_use]
     pub fn serve(self) -> Running {
-        let Listeners { proxy, dns, metrics, files } = self.listeners;
+        let Listeners { proxy, dns, metrics, admin, files } = self.listeners;
         let (stop, stopped) = watch::channel(());
         let mut inbounds = JoinSet::new();
         for listener in proxy {
@@ -183,17 +206,25 @@ impl App {
         if let Some(listener) = metrics {
             background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
         }
+        let (api, orders) = Api::new(core.clone());
+        if let (Some(listener), Some(own)) = (admin, self.namespaces) {
+            background.spawn(admin::serve_socket(listener, own, api));
+        }
         core.status.enter(Phase::Ready);
-        Running { core, inbounds, stop, _background: background, files }
+        Running { core, inbounds, stop, orders, _background: background, files }
     }
 }
 
 impl Running {
-    /// Waits for an inbound to break: the gateway then ends, rather than serve by half.
-    pub async fn broken(&mut self) -> io::Error {
-        match self.inbounds.join_next().await {
-            Some(Ok(Err(error))) => error,
-            Some(Ok(Ok(())) | Err(_)) | None => io::Error::other("an inbound has ended by itself"),
+    /// Waits for what the main loop must see to.
+    pub async fn happening(&mut self) -> Happened {
+        tokio::select! {
+            ended = self.inbounds.join_next() => Happened::Broken(match ended {
+                Some(Ok(Err(error))) => error,
+                Some(Ok(Ok(())) | Err(_)) | None => io::Error::other("an inbound has ended by itself"),
+            }),
+            // Without an admin socket nobody orders anything.
+            Some(order) = self.orders.recv() => Happened::Order(order),
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use policy::ListenerName;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
 use crate::config::{Endpoint, Listen, Listener};
 
@@ -30,6 +30,8 @@ pub struct Listeners {
     pub dns: Vec<DnsSockets>,
     /// Where the pages are.
     pub metrics: Option<TcpListener>,
+    /// Where the gateway is told what to do.
+    pub admin: Option<UnixListener>,
     /// The files of unix sockets, to be removed at the end.
     pub files: Files,
 }
@@ -58,11 +60,11 @@ impl Drop for Files {
 }
 
 impl Listeners {
-    /// Binds all of them, or none. Needs a tokio runtime.
+    /// Binds all of them, or none. `admin_mode` is the mode of the admin socket. Needs a tokio runtime.
     ///
     /// # Errors
     /// The first one that cannot be bound.
-    pub async fn bind(listen: &Listen) -> Result<Self, BindError> {
+    pub async fn bind(listen: &Listen, admin_mode: u32) -> Result<Self, BindError> {
         let mut files = Files::default();
         let mut proxy = Vec::with_capacity(listen.proxy.len());
         for listener in &listen.proxy {
@@ -76,7 +78,14 @@ impl Listeners {
             Some(address) => Some(TcpListener::bind(address).await.map_err(|why| error(&address, why))?),
             None => None,
         };
-        Ok(Self { proxy, dns, metrics, files })
+        let admin = match &listen.admin {
+            Some(path) => {
+                let at = Endpoint::Unix(path.clone());
+                Some(unix(path, admin_mode, &mut files).map_err(|why| error(&at, why))?)
+            }
+            None => None,
+        };
+        Ok(Self { proxy, dns, metrics, admin, files })
     }
 }
 
@@ -98,6 +107,15 @@ fn inbound(listener: &Listener, files: &mut Files) -> io::Result<proxy::Listener
             Ok(bound)
         }
     }
+}
+
+fn unix(path: &Path, mode: u32, files: &mut Files) -> io::Result<UnixListener> {
+    remove_stale(path)?;
+    let bound = UnixListener::bind(path)?;
+    files.0.push(path.to_owned());
+    // Who connects before this is told apart by uid and namespaces as everybody else.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(bound)
 }
 
 async fn resolver(listener: &Listener) -> io::Result<DnsSockets> {
@@ -133,7 +151,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use super::*;
+    use super::{fs, io, remove_stale};
 
     #[test]
     fn only_a_socket_that_nobody_serves_is_removed() {

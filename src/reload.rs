@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use policy::Generation;
+use policy::file::Mistake;
 use tokio::time::{Instant, sleep};
 
 use crate::app::Core;
@@ -55,24 +57,40 @@ impl Reloader {
         }
     }
 
-    /// Reads the config and puts it in force, or says why not.
-    pub async fn reload(&mut self) {
+    /// Reads the config and puts it in force, or says why not. `by` is the uid of who asked through the admin socket.
+    ///
+    /// # Errors
+    /// Why the old policy stays in force.
+    pub async fn reload(&mut self, by: Option<u32>) -> Result<Generation, ConfigError> {
         let seen = look(&self.path);
         let (path, local) = (self.path.clone(), self.core.gate.local_addresses());
         let read = tokio::task::spawn_blocking(move || config::load(&path, dns::clock::now(), &local)).await;
         // What changed while it was read is read again once it has settled.
         self.watched.read(seen);
         match read {
-            Ok(Ok(config)) => self.install(&config),
-            Ok(Err(error)) => self.keep(&error),
-            Err(error) => tracing::error!(%error, "reading the config has failed"),
+            Ok(Ok(config)) => Ok(self.install(&config, by)),
+            Ok(Err(error)) => {
+                self.keep(&error, by);
+                Err(error)
+            }
+            // It has panicked: the old policy stays, as after any other mistake.
+            Err(error) => {
+                let error = ConfigError::Mistakes(vec![Mistake::of_file(
+                    self.path.to_string_lossy(),
+                    format!("reading it has failed: {error}"),
+                    "",
+                )]);
+                self.keep(&error, by);
+                Err(error)
+            }
         }
     }
 
-    fn install(&self, config: &Config) {
+    fn install(&self, config: &Config, by: Option<u32>) -> Generation {
         let core = &self.core;
         let generation = core.gate.install(Arc::clone(&config.policy));
         core.gateway.policy_changed();
+        core.roles.set(config.admin.clone());
         self.log.set(config.log);
         let now = dns::clock::now();
         core.metrics.reloaded(generation, &config.policy, now);
@@ -85,16 +103,17 @@ impl Reloader {
             tracing::warn!("{detail}");
         }
         core.status.reloaded(true, now, detail);
-        drop(core.audit.note(Notice::Reload { generation, error: None }));
+        drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
+        generation
     }
 
-    fn keep(&self, error: &ConfigError) {
+    fn keep(&self, error: &ConfigError, by: Option<u32>) {
         let core = &self.core;
         let generation = core.gate.generation();
         core.metrics.reload_failed();
         core.status.reloaded(false, dns::clock::now(), Some(error.brief()));
-        drop(core.audit.note(Notice::Reload { generation, error: Some(&error.brief()) }));
+        drop(core.audit.note(Notice::Reload { generation, error: Some(&error.brief()), by }));
         tracing::error!(%generation, "the config is refused, the old policy stays in force:\n{error}");
     }
 }

@@ -384,7 +384,10 @@ fn write_denial(
         return code;
     }
     let extended = match denial.reason() {
-        Reason::UnknownSandbox | Reason::SandboxExpired | Reason::IdentityMismatch => Some(PROHIBITED),
+        Reason::UnknownSandbox
+        | Reason::SandboxExpired
+        | Reason::SandboxPaused
+        | Reason::IdentityMismatch => Some(PROHIBITED),
         Reason::AuditUnavailable => Some(0),
         _ => extended,
     };

@@ -265,6 +265,12 @@ impl Live {
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// When it was opened.
+    #[must_use]
+    pub const fn opened(&self) -> Timestamp {
+        self.opened
+    }
 }
 
 /// How a stream ended.
@@ -391,6 +397,7 @@ impl Denial {
         Some(match self.0.finding.reason {
             Reason::UnknownSandbox
             | Reason::SandboxExpired
+            | Reason::SandboxPaused
             | Reason::IdentityMismatch
             | Reason::LimitRate => REFUSED,
             Reason::AuditUnavailable => SERVFAIL,

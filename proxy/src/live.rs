@@ -92,6 +92,22 @@ impl Streams {
         }
     }
 
+    /// Shows every open stream, in no order.
+    pub fn each(&self, mut show: impl FnMut(&Live, &Meter)) {
+        for entry in self.open() {
+            show(&entry.live, &entry.meter);
+        }
+    }
+
+    /// Ends the streams that are wanted, for a reason which their records will carry.
+    pub fn end_where(&self, reason: Reason, mut wanted: impl FnMut(&Live) -> bool) {
+        for entry in self.open() {
+            if wanted(&entry.live) {
+                entry.cut(reason);
+            }
+        }
+    }
+
     /// Ends everything.
     pub(crate) fn end_all(&self) {
         for entry in self.open() {

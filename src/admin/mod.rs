@@ -1,10 +1,24 @@
-//! The pages of the metrics listener: `/metrics`, `/healthz` and `/readyz`.
+//! How operators look into a running gateway and direct it.
 //!
-//! They change nothing and are read by whoever reaches the listener, so they hold no host, no name and no rule: only
-//! counts, and where a config mistake stands.
+//! ```text
+//! metrics listener ──▶ pages    /metrics /healthz /readyz: counts and readiness, for whoever reaches it
+//! admin socket ─peer─▶ caller ─▶ routes    sandboxes, tunnels, reload: by uid, from the gateway's own namespaces only
+//! ```
+//!
+//! The pages change nothing and hold no host, no name and no rule: only counts, and where a config mistake stands.
 
+mod answer;
+mod api;
+mod caller;
 mod pages;
+mod peer;
+mod routes;
+mod socket;
 mod status;
 
+pub use self::api::ReloadOrder;
+pub(crate) use self::api::{Api, Roles};
 pub use self::pages::serve;
+pub use self::peer::{Namespaces, Peer, Stranger};
+pub(crate) use self::socket::serve as serve_socket;
 pub use self::status::{Phase, Reload, Report, Status};

@@ -34,7 +34,9 @@ pub enum Notice<'a> {
         /// Whose.
         sandbox: &'a Sandbox,
         /// What happened to it.
-        change: SandboxChange,
+        change: SandboxChange<'a>,
+        /// The uid of who asked; `None` where the gateway did it by itself.
+        by: Option<u32>,
     },
     /// The policy was loaded, or could not be.
     Reload {
@@ -42,6 +44,8 @@ pub enum Notice<'a> {
         generation: Generation,
         /// Why the old one stays, where it does.
         error: Option<&'a str>,
+        /// The uid of who asked through the admin socket.
+        by: Option<u32>,
     },
     /// The gateway checked whether it is the only way out.
     Enforcement {
@@ -56,7 +60,7 @@ pub enum Notice<'a> {
 
 /// What happens to sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SandboxChange {
+pub enum SandboxChange<'a> {
     /// Its workload starts.
     Start,
     /// Its workload has ended, with this status.
@@ -64,22 +68,37 @@ pub enum SandboxChange {
         /// The exit status, 128 and the number of a signal that ended it.
         status: u8,
     },
+    /// It was added at run time.
+    Add,
+    /// What it may do was changed at run time.
+    Update,
     /// It is paused: nothing is let through.
     Pause,
     /// It goes on.
     Resume,
     /// Its time is over.
     Expiry,
+    /// It was removed at run time.
+    Remove,
+    /// One of its tunnels was ended.
+    EndTunnel {
+        /// The id of the attempt that opened it.
+        id: &'a str,
+    },
 }
 
-impl SandboxChange {
+impl SandboxChange<'_> {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Exit { .. } => "exit",
+            Self::Add => "add",
+            Self::Update => "update",
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Expiry => "expiry",
+            Self::Remove => "remove",
+            Self::EndTunnel { .. } => "end_tunnel",
         }
     }
 }
@@ -152,21 +171,26 @@ pub(super) fn repeated<'e>(to: &'e mut Encoder, at: Timestamp, repeated: &Repeat
 /// The line for anything else.
 pub(super) fn notice<'e>(to: &'e mut Encoder, at: Timestamp, notice: Notice<'_>) -> &'e [u8] {
     match notice {
-        Notice::Sandbox { sandbox, change } => {
+        Notice::Sandbox { sandbox, change, by: asked_by } => {
             open(to, at, "sandbox");
             whose(to, Some(&sandbox.id), Some(sandbox));
             to.text("change", change.as_str(), limit::ID);
             if let SandboxChange::Exit { status } = change {
                 to.number("status", u64::from(status));
             }
+            if let SandboxChange::EndTunnel { id } = change {
+                to.text("tunnel", id, limit::ID);
+            }
+            by(to, asked_by);
         }
-        Notice::Reload { generation, error } => {
+        Notice::Reload { generation, error, by: asked_by } => {
             open(to, at, "reload");
             to.number("policy_generation", generation.get());
             to.flag("ok", error.is_none());
             if let Some(error) = error {
                 to.text("detail", error, limit::DETAIL);
             }
+            by(to, asked_by);
         }
         Notice::Enforcement { check, holds, detail } => {
             open(to, at, "enforcement");
@@ -232,6 +256,13 @@ fn reason(to: &mut Encoder, reason: Option<Reason>) {
     match reason {
         Some(reason) => to.text("reason", reason.code(), limit::ID),
         None => to.null("reason"),
+    }
+}
+
+/// The uid of who asked, if somebody did.
+fn by(to: &mut Encoder, uid: Option<u32>) {
+    if let Some(uid) = uid {
+        to.number("by", u64::from(uid));
     }
 }
 

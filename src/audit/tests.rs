@@ -163,9 +163,19 @@ async fn every_kind_of_line_fits_the_published_schema() {
         Notice::Sandbox {
             sandbox: bench.gate.policy().sandboxes.values().next().expect("one"),
             change: SandboxChange::Exit { status: 137 },
+            by: None,
         },
-        Notice::Reload { generation: bench.gate.generation(), error: Some("t.toml:1:1: unknown key") },
-        Notice::Reload { generation: bench.gate.generation(), error: None },
+        Notice::Sandbox {
+            sandbox: bench.gate.policy().sandboxes.values().next().expect("one"),
+            change: SandboxChange::EndTunnel { id: "0-1-2" },
+            by: Some(1000),
+        },
+        Notice::Reload {
+            generation: bench.gate.generation(),
+            error: Some("t.toml:1:1: unknown key"),
+            by: Some(0),
+        },
+        Notice::Reload { generation: bench.gate.generation(), error: None, by: None },
         Notice::Enforcement { check: "route", holds: true, detail: "only lo" },
     ] {
         bench.audit.note(notice).await.expect("recorded");
@@ -433,7 +443,7 @@ proptest! {
             Ask::unreadable(&sent)
         };
         drop(bench.gate.refuse(bench.ask(Inbound::Http, ask), Reason::BadRequest));
-        drop(bench.audit.note(Notice::Reload { generation: bench.gate.generation(), error: Some(&String::from_utf8_lossy(&sent)) }));
+        drop(bench.audit.note(Notice::Reload { generation: bench.gate.generation(), error: Some(&String::from_utf8_lossy(&sent)), by: None }));
         bench.audit.finish();
         let log = fs::read(&bench.path).expect("the log");
         let (last, whole) = log.split_last().expect("something was written");

@@ -124,13 +124,13 @@ async fn serve(listen: SocketAddr, gateway: PathBuf) -> io::Result<()> {
     let far = Arc::new(Far { path: gateway, is_down: AtomicBool::new(false) });
     tokio::select! {
         () = accept(&listener, &places, &far) => {}
-        () = told.to_end() => {}
+        () = told.ending() => {}
     }
     drop(listener);
     let all = u32::try_from(CLIENTS).unwrap_or(u32::MAX);
     tokio::select! {
         _ = timeout(DRAIN, places.acquire_many(all)) => {}
-        () = told.to_end() => {}
+        () = told.ending() => {}
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ impl Told {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn to_end(&mut self) {
+    async fn ending(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -7,14 +7,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, available_parallelism};
 
 use clap::Args;
+use policy::Generation;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::complain;
 use super::{ConfigArgs, Outcome};
-use crate::app::{App, Running, StartError};
-use crate::config::{self, Fingerprint};
+use crate::app::{App, Happened, Running, StartError};
+use crate::config::{self, ConfigError, Fingerprint};
 use crate::error_chain;
 use crate::logging::LogLevel;
 use crate::reload::Reloader;
@@ -102,11 +103,16 @@ async fn run_until_told(
         tokio::select! {
             _ = signals.hangup.recv() => {
                 running.reopen_audit();
-                reload(reloader).await;
+                // How it went stands in the log, the audit and on the pages.
+                let _ = reload(reloader, None).await;
             }
-            () = reloader.changed() => reload(reloader).await,
+            () = reloader.changed() => drop(reload(reloader, None).await),
             () = signals.end.told() => break,
-            error = running.broken() => return Err(Ended::Broken(error)),
+            happened = running.happening() => match happened {
+                Happened::Broken(error) => return Err(Ended::Broken(error)),
+                // Whoever asked may have left meanwhile.
+                Happened::Order(order) => drop(order.done.send(reload(reloader, Some(order.by)).await)),
+            },
         }
     }
     tracing::info!("draining");
@@ -118,14 +124,15 @@ async fn run_until_told(
     Ok(())
 }
 
-async fn reload(reloader: &mut Reloader) {
+async fn reload(reloader: &mut Reloader, by: Option<u32>) -> Result<Generation, ConfigError> {
     // systemd 253 wants the time beside RELOADING (sd_notify(3)).
     match NotifyState::monotonic_usec_now() {
         Ok(time) => notify(&[NotifyState::Reloading, time]),
         Err(_) => notify(&[NotifyState::Reloading]),
     }
-    reloader.reload().await;
+    let outcome = reloader.reload(by).await;
     notify(&[NotifyState::Ready]);
+    outcome
 }
 
 /// Tells the service manager, where there is one, from a thread of its own: a manager that does not read lets its socket

@@ -19,6 +19,8 @@ pub struct Listen {
     pub dns: Vec<Listener>,
     /// `/metrics`, `/healthz` and `/readyz`.
     pub metrics: Option<SocketAddr>,
+    /// The admin socket's path.
+    pub admin: Option<PathBuf>,
 }
 
 /// One place to listen, with its name in policy.
@@ -65,11 +67,9 @@ impl Listen {
         let dns = listeners(&mut table, "dns", false);
         let metrics_item = table.take("metrics");
         let metrics = metrics_item.as_ref().and_then(metrics);
-        if let Some(item) = table.take("admin") {
-            item.not_built_yet("the admin socket", "remove it; SIGHUP reloads, /readyz tells the state");
-        }
+        let admin = table.take("admin").and_then(|item| admin(&item, &proxy));
         table.finish();
-        (Self { proxy, dns, metrics }, metrics_item.map(|item| item.spot().clone()))
+        (Self { proxy, dns, metrics, admin }, metrics_item.map(|item| item.spot().clone()))
     }
 
     /// Checks what the policy says against the listeners that there are.
@@ -170,6 +170,28 @@ fn address(text: &str, item: &Item<'_>) -> Option<SocketAddr> {
         item.mistake(what, "write \"127.0.0.1:3128\" or \"[::1]:3128\"; names and port 0 are not taken");
     }
     found
+}
+
+/// The admin socket. Its folder must not be the one of a sandbox's socket: that one is mounted whole.
+fn admin(item: &Item<'_>, proxy: &[Listener]) -> Option<PathBuf> {
+    let text = item.string()?;
+    let Some(path) = text.strip_prefix("unix:") else {
+        item.mistake("the admin socket is a unix socket", "write \"unix:/run/tidegate/admin/admin.sock\"");
+        return None;
+    };
+    let Endpoint::Unix(path) = unix(path, item)? else { return None };
+    let beside = |listener: &Listener| match &listener.at {
+        Endpoint::Unix(other) => other.parent() == path.parent(),
+        Endpoint::Tcp(_) => false,
+    };
+    if proxy.iter().any(beside) {
+        item.mistake(
+            "it stands in the folder of a sandbox's socket, which is mounted whole",
+            "give it a folder of its own: \"unix:/run/tidegate/admin/admin.sock\"",
+        );
+        return None;
+    }
+    Some(path)
 }
 
 fn metrics(item: &Item<'_>) -> Option<SocketAddr> {

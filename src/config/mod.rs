@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! environment ──▶ path ──files──▶ Document ──┬─▶ policy::file ──▶ Policy
-//!                                            └─▶ listen dns audit log upstream timeouts
+//!                                            └─▶ listen dns admin state audit log upstream timeouts
 //! ```
 //!
 //! This folder alone reads the environment. What a key means stands in docs/config.md, what it may hold in
 //! docs/config.schema.json; tests hold both against [`keys`].
 
+mod admin;
 mod audit;
 mod dns;
 mod duration;
@@ -16,6 +17,7 @@ mod files;
 mod listen;
 mod log;
 mod size;
+mod state;
 mod timeouts;
 mod upstream;
 
@@ -28,11 +30,13 @@ use ::dns::config::ResolverConfig;
 use policy::file::{Document, Mistake, Parsed};
 use policy::{LocalAddresses, Policy, Timestamp};
 
+pub use self::admin::{Admin, Tenant};
 pub use self::audit::{Audit, Rotation};
 pub use self::environment::{https_proxy, variables};
 pub use self::files::Fingerprint;
 use self::files::shown;
 pub use self::listen::{Endpoint, Listen, Listener};
+pub use self::state::State;
 pub use self::timeouts::Timeouts;
 pub use self::upstream::Upstream;
 
@@ -43,6 +47,10 @@ pub struct Config {
     pub listen: Listen,
     /// Who is asked for names.
     pub dns: ResolverConfig,
+    /// Who may do what through the admin socket.
+    pub admin: Admin,
+    /// Where run-time changes outlive a restart.
+    pub state: State,
     /// Where contacts are written down.
     pub audit: Audit,
     /// What the program logs at most.
@@ -91,6 +99,15 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
+    /// The mistakes, each with its place.
+    #[must_use]
+    pub fn into_mistakes(self) -> Vec<Mistake> {
+        match self {
+            Self::NotFound(_) => Vec::new(),
+            Self::Mistakes(mistakes) => mistakes,
+        }
+    }
+
     /// One line: the first mistake, and how many there are.
     #[must_use]
     pub fn brief(&self) -> String {
@@ -129,6 +146,8 @@ fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Resu
     let mut top = parsed.config();
     let (listen, metrics) = Listen::read(&mut top);
     let dns = dns::read(&mut top);
+    let admin = Admin::read(&mut top);
+    let state = State::read(&mut top);
     let audit = Audit::read(&mut top);
     let log = log::read(&mut top);
     let upstream = Upstream::read(&mut top);
@@ -137,7 +156,7 @@ fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Resu
     listen.check(metrics, &read);
     let policy = Arc::new(read.policy);
     top.finish();
-    parsed.finish(Config { listen, dns, audit, log, upstream, timeouts, policy })
+    parsed.finish(Config { listen, dns, admin, state, audit, log, upstream, timeouts, policy })
 }
 
 /// The metrics listener of the config at `path`, whatever else is wrong with that config: a health check must not
@@ -146,10 +165,21 @@ fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Resu
 /// # Errors
 /// Where the config cannot be read at all.
 pub fn metrics_listener(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
+    Ok(listeners(path)?.metrics)
+}
+
+/// The admin socket of the config at `path`, whatever else is wrong with that config.
+///
+/// # Errors
+/// Where the config cannot be read at all.
+pub fn admin_socket(path: &Path) -> Result<Option<PathBuf>, ConfigError> {
+    Ok(listeners(path)?.admin)
+}
+
+fn listeners(path: &Path) -> Result<Listen, ConfigError> {
     let documents = files::read(path).map_err(ConfigError::Mistakes)?;
     let parsed = Parsed::new(&documents);
-    let (listen, _) = Listen::read(&mut parsed.config());
-    Ok(listen.metrics)
+    Ok(Listen::read(&mut parsed.config()).0)
 }
 
 impl Config {
@@ -159,6 +189,7 @@ impl Config {
         let tables = [
             ("listen", self.listen != in_use.listen),
             ("dns", self.dns != in_use.dns),
+            ("state", self.state != in_use.state),
             ("audit", self.audit != in_use.audit),
             ("upstream", self.upstream != in_use.upstream),
             ("timeouts", self.timeouts != in_use.timeouts),
@@ -172,6 +203,9 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let own = [
         ("listen", listen::KEYS),
         ("dns", dns::KEYS),
+        ("admin", admin::KEYS),
+        ("admin.tenant.NAME", admin::TENANT_KEYS),
+        ("state", state::KEYS),
         ("audit", audit::KEYS),
         ("log", log::KEYS),
         ("upstream", upstream::KEYS),

@@ -114,7 +114,12 @@ fn mistakes_say_where_and_what() {
             "[listen]\nmetrics = \"0.0.0.0:9464\"",
             "f:2:11: the metrics listener would be open on every network of this host (listen.metrics)",
         ),
-        ("[listen]\nadmin = \"unix:/a\"", "f:2:9: the admin socket: not built yet (listen.admin)"),
+        ("[listen]\nadmin = \"127.0.0.1:1\"", "f:2:9: the admin socket is a unix socket (listen.admin)"),
+        (
+            "[listen]\nproxy = [\"unix:/r/p.sock\"]\nadmin = \"unix:/r/a.sock\"",
+            "f:3:9: it stands in the folder of a sandbox's socket, which is mounted whole (listen.admin)",
+        ),
+        ("[admin]\nreaders = [7]\noperators = [7]", "f:3:14: uid 7 has a role already (admin.operators[0])"),
         ("[dns]\nupstreams = []", "f:2:13: the list is empty, so no name could be resolved (dns.upstreams)"),
         ("[dns]\nupstreams = [\"192.0.2.1\"]", "f:2:14: `192.0.2.1` is no upstream (dns.upstreams[0])"),
         (

@@ -11,7 +11,6 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate::lab::origin::Behaviour;
 
 use crate::support::{PATIENCE, Scene, eventually, run_here};
 

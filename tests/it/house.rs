@@ -299,7 +299,9 @@ fn the_schema_refuses_what_the_reader_refuses() {
     for text in [
         "[lisen]",
         "[listen]\nproxy = \"127.0.0.1:3128\"",
-        "[listen]\nadmin = \"unix:/a.sock\"",
+        "[listen]\nadmin = \"127.0.0.1:1\"",
+        "[admin]\nreaders = [0]",
+        "[state]\npath = \"state\"",
         "[dns]\nanswers = \"bound\"",
         "[audit]\npath = \"audit.jsonl\"",
         "[timeouts]\nidle = 10",

@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod audit;
 mod bridge;
 mod bypass;

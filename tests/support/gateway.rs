@@ -33,6 +33,8 @@ pub struct GatewayConfig {
     pub proxy: Vec<String>,
     /// `[listen] dns`.
     pub dns: Vec<String>,
+    /// Further lines of `[listen]`.
+    pub listen: String,
     /// `[dns] upstreams`.
     pub upstreams: Vec<String>,
     /// `[addresses] own`.
@@ -75,10 +77,11 @@ impl GatewayConfig {
             format!("[{}]", quoted.join(", "))
         };
         format!(
-            "\n[listen]\nproxy = {}\ndns = {}\nmetrics = \"{METRICS}\"\n\n[dns]\nupstreams = {}\n\n[audit]\npath = {:?}\n\n\
+            "\n[listen]\nproxy = {}\ndns = {}\nmetrics = \"{METRICS}\"\n{}\n[dns]\nupstreams = {}\n\n[audit]\npath = {:?}\n\n\
              [addresses]\nown = {}\ntreat_as_public = {}\nnat64 = {}\n\n[timeouts]\n{}\n",
             list(&self.proxy),
             list(&self.dns),
+            self.listen,
             list(&self.upstreams),
             audit,
             list(&self.own),

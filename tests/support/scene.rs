@@ -49,6 +49,7 @@ impl Scene {
                 policy: String::new(),
                 proxy: words(&[PROXY]),
                 dns: words(&[PROXY_DNS]),
+                listen: String::new(),
                 upstreams: words(&["udp://198.51.100.53"]),
                 own: words(&["10.200.0.1"]),
                 treat_as_public: words(&["203.0.113.0/24", "2001:db8:cafe::/48"]),

@@ -184,6 +184,7 @@ fn denied_status(reason: Reason) -> u16 {
         | Reason::AuditUnavailable
         | Reason::DeniedByRule
         | Reason::EchPresent
+        | Reason::EndedByOperator
         | Reason::GatewayAddress
         | Reason::HelloInvalid
         | Reason::HostMismatch
@@ -197,6 +198,7 @@ fn denied_status(reason: Reason) -> u16 {
         | Reason::PortNotAllowed
         | Reason::QtypeNotAllowed
         | Reason::SandboxExpired
+        | Reason::SandboxPaused
         | Reason::SniMismatch
         | Reason::SniMissing
         | Reason::SpecialUseName

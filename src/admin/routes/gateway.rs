@@ -1,0 +1,61 @@
+//! The gateway itself: its state, its readiness, its reload, and the description of this API.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+use super::Asked;
+use crate::admin::Report;
+use crate::admin::answer::{Answer, Code, Problem, json, page};
+
+/// The published description: OpenAPI 3.1.
+pub(super) const OPENAPI: &str = include_str!("../../../docs/admin.openapi.json");
+
+#[derive(Serialize)]
+struct Status {
+    #[serde(flatten)]
+    report: Report,
+    /// Streams that are open now.
+    tunnels: usize,
+    /// Clients that are connected now.
+    clients: usize,
+}
+
+#[derive(Serialize)]
+struct Reloaded {
+    policy_generation: u64,
+}
+
+pub(super) fn openapi() -> Response<Full<Bytes>> {
+    page(StatusCode::OK, "application/json", OPENAPI)
+}
+
+pub(super) fn status(asked: &Asked<'_>) -> Answer {
+    let core = &asked.api.core;
+    let mut report = core.status.report();
+    if asked.caller.role.tenant().is_some() {
+        // It may quote the config.
+        report.reload = None;
+    }
+    let (tunnels, clients) = (core.gateway.streams().count(), core.gateway.clients());
+    Ok(json(StatusCode::OK, &Status { report, tunnels, clients }))
+}
+
+/// 200 where new connections are served, 503 where not.
+pub(super) fn ready(asked: &Asked<'_>) -> Response<Full<Bytes>> {
+    let report = asked.api.core.status.report();
+    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json(status, &serde_json::json!({ "ready": report.ready, "phase": report.phase }))
+}
+
+pub(super) async fn reload(asked: &Asked<'_>) -> Answer {
+    match asked.api.reload(asked.caller.uid).await {
+        Some(Ok(generation)) => Ok(json(StatusCode::OK, &Reloaded { policy_generation: generation.get() })),
+        Some(Err(error)) => {
+            let detail = format!("the old policy stays in force; {}", error.brief());
+            Err(Problem::mistakes(detail, error.into_mistakes()))
+        }
+        None => Err(Problem::new(Code::Unavailable, "the gateway is ending")),
+    }
+}

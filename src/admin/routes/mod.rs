@@ -1,0 +1,164 @@
+//! The routes of the admin API: one table, one file a resource. docs/admin.openapi.json describes them; a test compares.
+
+mod gateway;
+mod tunnels;
+
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
+use policy::SandboxId;
+
+use super::Api;
+use super::answer::{self, Answer, Code, Problem};
+use super::caller::{Caller, Need};
+
+/// One thing that can be asked for.
+struct Route {
+    method: Method,
+    /// `{id}` stands for one segment.
+    path: &'static str,
+    need: Need,
+    call: Call,
+}
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    OpenApi,
+    Status,
+    Ready,
+    Reload,
+    ListTunnels,
+    EndTunnel,
+}
+
+const fn route(method: Method, path: &'static str, need: Need, call: Call) -> Route {
+    Route { method, path, need, call }
+}
+
+const ROUTES: &[Route] = &[
+    route(Method::GET, "/v1/openapi.json", Need::Nothing, Call::OpenApi),
+    route(Method::GET, "/v1/status", Need::See, Call::Status),
+    route(Method::GET, "/v1/ready", Need::Nothing, Call::Ready),
+    route(Method::POST, "/v1/reload", Need::Operate, Call::Reload),
+    route(Method::GET, "/v1/tunnels", Need::See, Call::ListTunnels),
+    route(Method::DELETE, "/v1/tunnels/{id}", Need::Change, Call::EndTunnel),
+];
+
+/// One request on its way to a route.
+struct Asked<'a> {
+    api: &'a Arc<Api>,
+    caller: &'a Caller,
+    /// What stands for `{id}`; empty where the path has none.
+    name: &'a str,
+    query: &'a str,
+}
+
+impl Route {
+    /// What stands for `{id}` where the path is this route's; empty where it has none.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
+        let mut name = "";
+        loop {
+            match (wanted.next(), given.next()) {
+                (None, None) => return Some(name),
+                (Some("{id}"), Some(segment)) if !segment.is_empty() => name = segment,
+                (Some(wanted), Some(given)) if wanted == given => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Finds the route and does what it says.
+pub(super) async fn answer(
+    api: &Arc<Api>,
+    caller: &Caller,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    let (head, _) = request.into_parts();
+    let found = ROUTES.iter().filter_map(|route| Some((route, route.matches(head.uri.path())?)));
+    let found: Vec<_> = found.collect();
+    let Some((route, name)) = found.iter().find(|(route, _)| route.method == head.method) else {
+        return match found.is_empty() {
+            true => Problem::new(Code::NotFound, "GET /v1/openapi.json lists what there is").into_response(),
+            false => answer::other_method(
+                &found.iter().map(|(route, _)| route.method.as_str()).collect::<Vec<_>>(),
+            ),
+        };
+    };
+    if !caller.role.is_enough(route.need) {
+        let detail = format!("uid {} has no such role; [admin] of the config gives roles", caller.uid);
+        return Problem::new(Code::NotPermitted, detail).into_response();
+    }
+    let asked = Asked { api, caller, name, query: head.uri.query().unwrap_or_default() };
+    asked.call(route.call).await.unwrap_or_else(Problem::into_response)
+}
+
+impl Asked<'_> {
+    async fn call(self, call: Call) -> Answer {
+        match call {
+            Call::OpenApi => Ok(gateway::openapi()),
+            Call::Status => gateway::status(&self),
+            Call::Ready => Ok(gateway::ready(&self)),
+            Call::Reload => gateway::reload(&self).await,
+            Call::ListTunnels => tunnels::list(&self),
+            Call::EndTunnel => tunnels::end(&self).await,
+        }
+    }
+
+    /// The value of a key of the query; `None` where it is not written.
+    fn parameter(&self, key: &str) -> Option<&str> {
+        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// The sandbox that the path or the query names.
+    fn sandbox(name: &str) -> Result<SandboxId, Problem> {
+        // Names need no percent-encoding, so that a name that has some is none.
+        SandboxId::parse(name)
+            .ok_or_else(|| Problem::new(Code::NotFound, format!("{name:?} is no sandbox's name")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_published_document_has_every_route_and_no_other() {
+        let document: serde_json::Value = serde_json::from_str(gateway::OPENAPI).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let operations = paths.iter().flat_map(|(path, item)| {
+            let methods = item.as_object().expect("a path item").keys().filter(|key| *key != "parameters");
+            methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+        });
+        let routes = ROUTES.iter().map(|route| format!("{} {}", route.method, route.path));
+        assert_eq!(operations.collect::<BTreeSet<_>>(), routes.collect::<BTreeSet<_>>());
+    }
+
+    #[test]
+    fn the_published_document_lists_every_code() {
+        let document: serde_json::Value = serde_json::from_str(gateway::OPENAPI).expect("JSON");
+        let listed = &document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"];
+        let listed: Vec<&str> =
+            listed.as_array().expect("a list").iter().filter_map(serde_json::Value::as_str).collect();
+        let codes: Vec<&str> = Code::ALL.iter().map(|code| code.text()).collect();
+        assert_eq!(listed, codes);
+    }
+
+    #[test]
+    fn a_path_is_a_route_segment_by_segment() {
+        let route = route(Method::GET, "/v1/tunnels/{id}", Need::See, Call::EndTunnel);
+        assert_eq!(route.matches("/v1/tunnels/a-7"), Some("a-7"));
+        for other in
+            ["/v1/tunnels", "/v1/tunnels/", "/v1/tunnels/a/b", "/v1//a", "v1/tunnels/a", "/v1/tunnels/a/"]
+        {
+            assert_eq!(route.matches(other), None, "{other}");
+        }
+    }
+}

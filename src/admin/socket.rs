@@ -1,0 +1,101 @@
+//! Serves the admin API on its unix socket by HTTP/1.1, one request a connection.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::Api;
+use super::answer::{Code, Problem};
+use super::caller::Caller;
+use super::peer::{Namespaces, Stranger};
+use super::routes;
+
+/// A client that has not sent its head by then is dropped.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// A client that has not asked and read its answer by then is dropped. A reload may take a while.
+const CLOCK: Duration = Duration::from_secs(60);
+
+/// How many clients are served at once.
+const CLIENTS: usize = 64;
+
+/// How long to wait after a failed accept, which is nearly always a lack of descriptors (EMFILE, accept(2)).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the socket until the task is dropped. `own` are the namespaces whose clients are heard.
+pub(crate) async fn serve(listener: UnixListener, own: Namespaces, api: Arc<Api>) {
+    let places = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let api = Arc::clone(&api);
+                tokio::spawn(async move {
+                    converse(stream, own, api).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept on the admin socket");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, own: Namespaces, api: Arc<Api>) {
+    // Of the moment of its connect(2): what it passes the socket on to changes nothing.
+    let caller = match own.judge(&stream) {
+        Ok(peer) => Ok(api.caller(peer.uid)),
+        Err(stranger) => {
+            tracing::warn!(error = %crate::error_chain(&stranger), "a client of the admin socket is refused");
+            Err(refusal(&stranger))
+        }
+    };
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (api, caller) = (Arc::clone(&api), caller.clone());
+        async move { Ok::<_, Infallible>(answer(&api, caller, request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(CLOCK, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a client of the admin socket failed"),
+        Err(_) => tracing::debug!("a client of the admin socket was too slow"),
+    }
+}
+
+async fn answer(
+    api: &Arc<Api>,
+    caller: Result<Caller, Problem>,
+    request: Request<Incoming>,
+) -> hyper::Response<http_body_util::Full<hyper::body::Bytes>> {
+    match caller {
+        Ok(caller) => routes::answer(api, &caller, request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+fn refusal(stranger: &Stranger) -> Problem {
+    let hint = match stranger {
+        Stranger::Elsewhere => "call from the host, not from a container".to_owned(),
+        Stranger::Unknown(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+            "the gateway may not look at your process; call as the gateway's own user, or give it CAP_SYS_PTRACE"
+                .to_owned()
+        }
+        Stranger::Unknown(why) => why.to_string(),
+    };
+    Problem::new(Code::WrongNamespace, format!("{stranger}; {hint}"))
+}
