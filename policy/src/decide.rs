@@ -130,7 +130,7 @@ impl View<'_> {
         narrowed: bool,
         trace: &mut impl Trace,
     ) -> Result<Grant, Finding> {
-        if rule.rule().host().is_broad() && is_special(host) {
+        if rule.rule().is_broad() && is_special(host) {
             trace.step(|| format!("allow: {rule:?} is too broad for a special-use name"));
             return Err(Finding { reason: Reason::SpecialUseName, rule: Some(rule), name_exists: false });
         }

@@ -189,32 +189,65 @@ fn check(name: &str) -> Result<Shape, BadHost> {
     if name.is_empty() {
         return Err(BadHost::Empty);
     }
-    let mut shape = Shape { has_upper_case: false, has_a_label: false };
-    let mut last = "";
-    for label in name.split('.') {
-        for &byte in label.as_bytes() {
-            if !is_host_byte(byte) {
-                return Err(BadHost::Character);
-            }
-            shape.has_upper_case |= byte.is_ascii_uppercase();
+    let (mut seen, mut has_a_label) = (0, false);
+    let mut rest = name.as_bytes();
+    let last = loop {
+        let end = rest.iter().position(|&byte| {
+            let class = class(byte);
+            seen |= class;
+            class & (DOT | OTHER) != 0
+        });
+        if seen & OTHER != 0 {
+            return Err(BadHost::Character);
         }
+        let (label, behind) = rest.split_at(end.unwrap_or(rest.len()));
         match label.len() {
             0 => return Err(BadHost::EmptyLabel),
             1..=MAX_LABEL => {}
             _ => return Err(BadHost::LabelTooLong),
         }
-        shape.has_a_label |=
-            label.as_bytes().get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"xn--"));
-        last = label;
-    }
+        has_a_label |= label.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"xn--"));
+        match behind.split_first() {
+            Some((_, behind)) => rest = behind,
+            None => break label,
+        }
+    };
     if name.len() > MAX_NAME {
         return Err(BadHost::TooLong);
     }
     if is_number(last) {
         return Err(BadHost::AddressSpelling);
     }
-    Ok(shape)
+    Ok(Shape { has_upper_case: seen & UPPER != 0, has_a_label })
 }
+
+/// What a byte is in a host name. Each name from the network and from a list is read byte by byte.
+const fn class(byte: u8) -> u8 {
+    #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
+    CLASSES[byte as usize]
+}
+
+const DOT: u8 = 1;
+const UPPER: u8 = 2;
+const OTHER: u8 = 4;
+
+static CLASSES: [u8; 256] = {
+    let mut classes = [OTHER; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let at = byte as usize;
+        #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
+        let class = &mut classes[at];
+        *class = match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => 0,
+            b'A'..=b'Z' => UPPER,
+            b'.' => DOT,
+            _ => OTHER,
+        };
+        byte += 1;
+    }
+    classes
+};
 
 /// A lower-case name whose A-labels, if it has any, stand for what they seem to.
 fn canonical_ascii(name: String, shape: Shape) -> Result<Hostname, BadHost> {
@@ -226,8 +259,8 @@ fn canonical_ascii(name: String, shape: Shape) -> Result<Hostname, BadHost> {
 
 /// The "ends in a number" test of the WHATWG URL standard, on the last label: `inet_aton` reads such hosts as
 /// IPv4 in decimal, octal and hexadecimal, with one to four parts. C23's `strtoul` adds `0b`.
-fn is_number(label: &str) -> bool {
-    match label.as_bytes() {
+fn is_number(label: &[u8]) -> bool {
+    match label {
         [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
         [b'0', b'b' | b'B', digits @ ..] => digits.iter().all(|digit| matches!(digit, b'0' | b'1')),
         digits => digits.iter().all(u8::is_ascii_digit),

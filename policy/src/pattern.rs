@@ -192,6 +192,9 @@ pub struct Entry {
 impl Entry {
     /// Reads `host`, `host:443`, `host:443,8443,9000-9010`, `host:*`, `[2001:db8::/64]:443`, `10.0.0.0/24:5432`.
     pub fn parse(text: &str) -> Result<Entry, EntryError> {
+        if let Some(entry) = Entry::plain(text) {
+            return Ok(entry);
+        }
         error::not_a_host(text)?;
         let (host, ports) = match text.find(']') {
             Some(end) if text.starts_with('[') => text.split_at(end + 1),
@@ -209,6 +212,21 @@ impl Entry {
         };
         let host = HostPattern::parse(host)?;
         Ok(Entry { host, ports: ports.map(PortSet::parse).transpose()? })
+    }
+
+    /// A name in canonical letters, with ports or without: nearly every entry of a long list, and nothing to explain.
+    fn plain(text: &str) -> Option<Entry> {
+        let end = text.bytes().position(|byte| byte == b':').unwrap_or(text.len());
+        let (host, ports) = text.split_at_checked(end)?;
+        let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
+        if host.starts_with('.') || !host.bytes().all(is_plain) {
+            return None;
+        }
+        let ports = match ports.strip_prefix(':') {
+            Some(ports) => Some(PortSet::parse(ports).ok()?),
+            None => None,
+        };
+        Some(Entry { host: HostPattern::Exact(Hostname::parse(host).ok()?), ports })
     }
 
     /// Why the entry needs the long form with `broad = true`, if it does.

@@ -86,7 +86,7 @@ impl View<'_> {
         let denied: Vec<_> = found.denied().collect();
         let (mut best, mut opens_type) = (None, false);
         for candidate in found.opening(&denied) {
-            let counts = !(candidate.rule.host().is_broad() && is_special(&host));
+            let counts = !(candidate.rule.is_broad() && is_special(&host));
             opens_type |= counts && candidate.rule.opens_qtype(qtype);
             best = Candidate::better(best, candidate);
         }

@@ -36,8 +36,8 @@ fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>, existing: &Ex
     }
     let mut rules = Vec::new();
     for (key, action) in [("allow", Action::Allow), ("deny", Action::Deny)] {
-        let entries = table.take(key).and_then(|item| item.strings()).unwrap_or_default();
-        rules.extend(entries.iter().zip(0..).filter_map(|(each, at)| entry(name, each, action, at, context)));
+        let Some(entries) = table.take(key).and_then(|item| item.list()) else { continue };
+        rules.extend(entries.zip(0..).filter_map(|(each, at)| entry(name, &each, action, at, context)));
     }
     later(&mut table, "ask", "rules that ask a person", "list the hosts in `allow` or leave them denied");
     let registries = names(&mut table, ("registries", "registry"), &existing.names, existing.whole);

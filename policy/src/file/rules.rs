@@ -7,10 +7,9 @@ use super::reader::{Item, Table};
 use super::terms::{check_plain_http, ports, terms};
 use crate::destination::Port;
 use crate::pattern::{Entry, EntryError, HostPattern, PortSet};
+use crate::reason::Reason;
 use crate::rule::{Action, Rule, RuleName};
-use crate::special::{
-    AddressBook, AddressClass, LocalAddresses, SpecialUse, metadata_name, special_use_name,
-};
+use crate::special::{AddressBook, AddressClass, LocalAddresses, name_floor};
 
 /// What entries are checked against.
 #[derive(Clone, Copy)]
@@ -30,9 +29,10 @@ impl Context<'_> {
             HostPattern::InnerStar(star) => Some(&star.after),
             HostPattern::Any | HostPattern::Net(_) => None,
         };
+        let floor = name.and_then(name_floor);
         let found = match host {
-            _ if name.is_some_and(metadata_name) => Some(metadata),
-            _ if name.and_then(special_use_name) == Some(SpecialUse::Always) => Some((
+            _ if floor == Some(Reason::MetadataEndpoint) => Some(metadata),
+            _ if floor == Some(Reason::SpecialUseName) => Some((
                 "the name never means a host on the network",
                 "to open a port of this host, write `host_port` in an `[internal.X]` table",
             )),
@@ -64,11 +64,12 @@ pub(super) fn refuse(item: &Item<'_>, error: &EntryError) {
 /// Reads one entry of an `allow` or `deny` list.
 pub(super) fn entry(
     policy: &str,
-    (text, item): &(&str, Item<'_>),
+    item: &Item<'_>,
     action: Action,
     at: u32,
     context: &Context<'_>,
 ) -> Option<Rule> {
+    let text = item.string()?;
     let entry = Entry::parse(text).inspect_err(|error| refuse(item, error)).ok()?;
     let broad = match action {
         Action::Allow => entry.needs_broad(),

@@ -30,6 +30,12 @@ impl<'a> RuleView<'a> {
         }
     }
 
+    /// Whether it is too broad to open a special-use name: [`HostView::is_broad`].
+    #[must_use]
+    pub fn is_broad(self) -> bool {
+        self.record.kind != Kind::Exact && self.host().is_broad()
+    }
+
     /// The ports that it covers.
     #[must_use]
     pub fn ports(self) -> &'a PortSet {
