@@ -1,10 +1,12 @@
-//! Datagrams read together: one system call for as many as wait (recvmmsg(2)).
+//! Datagrams read and sent together: one system call for as many as wait (recvmmsg(2), sendmmsg(2)).
 
-use std::io::{ErrorKind, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg};
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg, sendmmsg,
+};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
@@ -69,11 +71,96 @@ impl Batch {
         let whole = self.received.iter().zip(&self.buffers);
         whole.filter_map(|((length, from), buffer)| Some((buffer.get(..*length)?, *from)))
     }
+}
 
-    /// How many datagrams there are.
-    pub(crate) fn len(&self) -> usize {
-        self.received.len()
+/// Datagrams to be sent together.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    bytes: Vec<u8>,
+    /// Where each ends in `bytes`, and whom it is for.
+    ends: Vec<(usize, SocketAddr)>,
+}
+
+/// Buffers that grew beyond this in a rush are given back.
+const KEPT: usize = 64 << 10;
+
+/// Datagrams that one call sends at most.
+const AT_ONCE: usize = 64;
+
+impl Replies {
+    /// Adds what `write` appends.
+    pub(crate) fn add(&mut self, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push((self.bytes.len(), to));
     }
+
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Sends all and forgets them. What cannot be sent is lost: the client is gone, or its network is, and it asks again
+    /// if it cares.
+    pub(crate) async fn send(&mut self, socket: &UdpSocket) {
+        let mut sent = 0;
+        while sent < self.ends.len() {
+            match self.try_send(socket, sent) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if socket.writable().await.is_err() {
+                        break;
+                    }
+                }
+                // It is the first of them that failed (sendmmsg(2)).
+                Err(error) => {
+                    tracing::debug!(%error, "cannot send a DNS reply");
+                    sent += 1;
+                }
+            }
+        }
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
+        self.ends.clear();
+    }
+
+    fn try_send(&self, socket: &UdpSocket, sent: usize) -> std::io::Result<usize> {
+        let start = sent.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |(end, _)| *end);
+        let mut from = start;
+        let left = self.ends.get(sent..).unwrap_or_default().iter().take(AT_ONCE);
+        let left = left.map(|(end, to)| {
+            let message = self.bytes.get(std::mem::replace(&mut from, *end)..*end).unwrap_or_default();
+            (message, *to)
+        });
+        let left: Vec<(&[u8], SocketAddr)> = left.collect();
+        match left.as_slice() {
+            [] => Ok(0),
+            [(message, to)] => socket.try_send_to(message, *to).map(|_| 1),
+            [(_, SocketAddr::V4(_)), ..] => send_all(socket, &left, |to| match to {
+                SocketAddr::V4(to) => Some(SockaddrIn::from(to)),
+                SocketAddr::V6(_) => None,
+            }),
+            [(_, SocketAddr::V6(_)), ..] => send_all(socket, &left, |to| match to {
+                SocketAddr::V4(_) => None,
+                SocketAddr::V6(to) => Some(SockaddrIn6::from(to)),
+            }),
+        }
+    }
+}
+
+/// Sends datagrams of one address family; returns how many were sent before one failed.
+fn send_all<A: SockaddrLike + Copy>(
+    socket: &UdpSocket,
+    messages: &[(&[u8], SocketAddr)],
+    address: impl Fn(SocketAddr) -> Option<A>,
+) -> std::io::Result<usize> {
+    let mut headers = MultiHeaders::<A>::preallocate(messages.len(), None);
+    let slices: Vec<_> = messages.iter().map(|(message, _)| [IoSlice::new(message)]).collect();
+    let addresses: Vec<_> = messages.iter().map(|(_, to)| address(*to)).collect();
+    let nothing: [ControlMessage<'_>; 0] = [];
+    socket.try_io(Interest::WRITABLE, || {
+        let flags = MsgFlags::MSG_DONTWAIT;
+        Ok(sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, nothing, flags)?.count())
+    })
 }
 
 #[cfg(test)]
@@ -103,7 +190,44 @@ mod tests {
             assert_eq!(seen, (0..count).map(|byte| vec![byte; 3]).collect::<Vec<_>>());
         }
         let nothing = batch.receive(&receiver).map_err(|error| error.kind());
-        assert_eq!((nothing, batch.len()), (Err(ErrorKind::WouldBlock), 0));
+        assert_eq!((nothing, batch.iter().count()), (Err(ErrorKind::WouldBlock), 0));
+    }
+
+    async fn answered(bind: &str, count: u8) {
+        let (server, client) = (UdpSocket::bind(bind).await.unwrap(), UdpSocket::bind(bind).await.unwrap());
+        let (mut replies, to) = (Replies::default(), client.local_addr().unwrap());
+        for round in 0..2 {
+            for byte in 0..count {
+                replies.add(to, |out| out.extend(std::iter::repeat_n(byte ^ round, byte.into())));
+            }
+            replies.send(&server).await;
+            assert!(replies.is_empty());
+            for byte in 0..count {
+                let mut buffer = [0; 512];
+                let (length, from) = client.recv_from(&mut buffer).await.unwrap();
+                assert_eq!(buffer[..length], vec![byte ^ round; byte.into()]);
+                assert_eq!(from, server.local_addr().unwrap());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn replies_leave_in_order_and_one_that_fails_takes_no_other_along() {
+        for count in [0, 1, 2, 200] {
+            answered("127.0.0.1:0", count).await;
+            answered("[::1]:0", count).await;
+        }
+        let (server, client) =
+            (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let mut replies = Replies::default();
+        for size in [1, 70_000, 2, 3] {
+            replies.add(client.local_addr().unwrap(), |out| out.resize(out.len() + size, 0));
+        }
+        replies.send(&server).await;
+        let mut buffer = [0; 512];
+        for size in [1, 2, 3] {
+            assert_eq!(client.recv_from(&mut buffer).await.unwrap().0, size);
+        }
     }
 
     #[tokio::test]

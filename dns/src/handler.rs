@@ -5,8 +5,10 @@
 
 mod bound;
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use policy::{
@@ -149,6 +151,15 @@ impl Outcome {
             Self::Denied(denial, _) => denial.is_settled(),
             Self::Answered(vetted, _) => vetted.is_settled(),
             Self::Failed(failure, _) => failure.is_settled(),
+        }
+    }
+
+    /// Waits in place, for who holds several: once it is ready, settling does not wait.
+    pub(crate) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Denied(denial, _) => denial.poll_settled(cx),
+            Self::Answered(vetted, _) => vetted.poll_settled(cx),
+            Self::Failed(failure, _) => failure.poll_settled(cx),
         }
     }
 
@@ -345,8 +356,8 @@ impl Handler {
                 let qtype = query.qtype.unwrap_or(QType::A);
                 let scrubbed = Scrubbed::new(answer, &self.gate, vetted, qtype);
                 let text = match vetted.dropped() {
-                    0 => "edited by policy".to_owned(),
-                    count => format!("{count} addresses removed"),
+                    0 => Cow::Borrowed("edited by policy"),
+                    count => Cow::Owned(format!("{count} addresses removed")),
                 };
                 let edited = scrubbed.edited || vetted.dropped() > 0;
                 let extended = edited.then_some(Extended { code: FORGED, text: &text });

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 use crate::attempt::{Ask, Attempt};
 use crate::decide::port_to_dial;
@@ -44,6 +45,11 @@ impl<T> Unsettled<T> {
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         self.receipt.is_written()
+    }
+
+    /// Waits for the record in place, for who holds several: once it is ready, settling does not wait.
+    pub fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.receipt.poll_settled(cx)
     }
 }
 

@@ -43,6 +43,18 @@ impl Receipt {
     pub const fn is_written(&self) -> bool {
         matches!(self.0, State::Written)
     }
+
+    /// Waits in place, for who holds several: then awaiting the receipt does not wait.
+    pub(crate) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let State::Waiting(write) = &mut self.0 {
+            self.0 = match write.as_mut().poll(cx) {
+                Poll::Ready(Ok(())) => State::Written,
+                Poll::Ready(Err(AuditLost)) => State::Lost,
+                Poll::Pending => return Poll::Pending,
+            };
+        }
+        Poll::Ready(())
+    }
 }
 
 impl Future for Receipt {

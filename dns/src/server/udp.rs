@@ -1,13 +1,15 @@
 //! Datagrams: read in batches, answered in batches. What needs no upstream needs no task.
 
+use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use policy::Entrance;
 use tokio::net::UdpSocket;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Replies};
 use crate::handler::{Begun, Outcome, Query};
 use crate::reply::Transport;
 use crate::server::Shared;
@@ -24,13 +26,15 @@ pub(super) async fn serve(
     entrance: Entrance,
 ) -> std::io::Result<()> {
     let mut batch = Batch::new(&socket, BATCH)?;
+    let mut replies = Replies::default();
+    let outbox = Arc::new(Outbox { socket, replies: Mutex::default() });
     let mut errors = 0;
     loop {
-        socket.readable().await?;
-        match batch.receive(&socket) {
+        outbox.socket.readable().await?;
+        match batch.receive(&outbox.socket) {
             Ok(()) => {
                 errors = 0;
-                answer(shared, &socket, &entrance, &batch).await;
+                answer(shared, &outbox, &entrance, &batch, &mut replies).await;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
@@ -43,9 +47,15 @@ pub(super) async fn serve(
     }
 }
 
-/// Answers what was received: at once what is decided and on record, in a task what waits for either.
-async fn answer(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, entrance: &Entrance, batch: &Batch) {
-    let mut ready = Vec::with_capacity(batch.len());
+/// Answers what was received: in place what is decided and on record, in a task what waits for an upstream or a slow
+/// audit.
+async fn answer(
+    shared: &Arc<Shared>,
+    outbox: &Arc<Outbox>,
+    entrance: &Entrance,
+    batch: &Batch,
+    replies: &mut Replies,
+) {
     let mut unwritten = Vec::new();
     for (message, from) in batch.iter() {
         // Port 0 cannot be answered.
@@ -53,48 +63,84 @@ async fn answer(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, entrance: &Entran
         let peer = entrance.peer(Some(from));
         match shared.handler.begin(&peer, message) {
             Begun::Silent => {}
-            Begun::Ended(query, outcome) if outcome.is_settled() => ready.push((query, outcome, from)),
-            Begun::Ended(query, outcome) => unwritten.push((query.to_owned(), outcome, from)),
+            Begun::Ended(query, outcome) if outcome.is_settled() => {
+                reply(shared, query, outcome, from, replies).await;
+            }
+            Begun::Ended(query, outcome) => unwritten.push((query, outcome, from)),
             Begun::Open(query, open) => {
-                let (shared, socket) = (Arc::clone(shared), Arc::clone(socket));
+                let (shared, outbox) = (Arc::clone(shared), Arc::clone(outbox));
                 let query = query.to_owned();
                 tokio::spawn(async move {
                     let outcome = shared.handler.finish(*open).await;
-                    reply(&shared, &socket, query.borrow(), outcome, from, &mut Vec::with_capacity(512))
-                        .await;
+                    outbox.put(&shared, query.borrow(), outcome, from).await;
                 });
             }
         }
     }
-    if !unwritten.is_empty() {
-        // Their events are written together, within a millisecond; the next batch need not wait for that.
-        let (shared, socket) = (Arc::clone(shared), Arc::clone(socket));
-        tokio::spawn(async move {
-            let mut buffer = Vec::with_capacity(512);
-            for (query, outcome, from) in unwritten {
-                reply(&shared, &socket, query.borrow(), outcome, from, &mut buffer).await;
-            }
-        });
+    // What is on record need not wait for what is not.
+    replies.send(&outbox.socket).await;
+    if unwritten.is_empty() {
+        return;
     }
-    let mut buffer = Vec::with_capacity(512);
-    for (query, outcome, from) in ready {
-        reply(shared, socket, query, outcome, from, &mut buffer).await;
+    if are_soon_settled(&mut unwritten).await {
+        for (query, outcome, from) in unwritten {
+            reply(shared, query, outcome, from, replies).await;
+        }
+        return replies.send(&outbox.socket).await;
     }
+    let (shared, outbox) = (Arc::clone(shared), Arc::clone(outbox));
+    let waiting: Vec<_> =
+        unwritten.into_iter().map(|(query, outcome, from)| (query.to_owned(), outcome, from)).collect();
+    tokio::spawn(async move {
+        for (query, outcome, from) in waiting {
+            outbox.put(&shared, query.borrow(), outcome, from).await;
+        }
+    });
 }
 
-async fn reply(
-    shared: &Shared,
-    socket: &UdpSocket,
-    query: Query<'_>,
-    outcome: Outcome,
-    to: SocketAddr,
-    buffer: &mut Vec<u8>,
-) {
+/// Waits for the records of a batch, but not for a slow disk or a pipe: the first look lets the tasks that are ready
+/// record theirs, at the second the audit writes, in this task, where writing is quick.
+async fn are_soon_settled(outcomes: &mut [(Query<'_>, Outcome, SocketAddr)]) -> bool {
+    let mut looked_before = false;
+    poll_fn(|cx| {
+        // The write that holds the last line holds those before it.
+        let settled = outcomes.iter_mut().rev().all(|(_, outcome, _)| outcome.poll_settled(cx).is_ready());
+        if settled || looked_before {
+            return Poll::Ready(settled);
+        }
+        looked_before = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+async fn reply(shared: &Shared, query: Query<'_>, outcome: Outcome, to: SocketAddr, replies: &mut Replies) {
     let settled = outcome.settle().await;
-    buffer.clear();
-    shared.handler.reply(query, &settled, Transport::Udp, buffer);
-    if let Err(error) = socket.send_to(buffer, to).await {
-        // The client is gone, or its network is: it asks again if it cares.
-        tracing::debug!(%error, "cannot send a DNS reply");
+    replies.add(to, |out| shared.handler.reply(query, &settled, Transport::Udp, out));
+}
+
+/// Where tasks leave their replies: the first of them sends what the others, ready at the same time, add.
+#[derive(Debug)]
+struct Outbox {
+    socket: Arc<UdpSocket>,
+    replies: Mutex<Replies>,
+}
+
+impl Outbox {
+    async fn put(&self, shared: &Shared, query: Query<'_>, outcome: Outcome, to: SocketAddr) {
+        let settled = outcome.settle().await;
+        let is_first = {
+            let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_first = replies.is_empty();
+            replies.add(to, |out| shared.handler.reply(query, &settled, Transport::Udp, out));
+            is_first
+        };
+        if is_first {
+            tokio::task::yield_now().await;
+            let mut replies =
+                std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
+            replies.send(&self.socket).await;
+        }
     }
 }
