@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::attempt::Ask;
-use crate::decide::View;
+use crate::decide::{Silent, View};
 use crate::destination::Host;
 use crate::gate::Resolved;
 use crate::policy::Verdict;
@@ -28,13 +28,9 @@ pub struct Explanation {
     pub known_addresses: Option<Vec<IpAddr>>,
 }
 
-impl View<'_> {
-    /// Explains an attempt up to resolving.
-    #[must_use]
-    pub fn explain(&self, sandbox: &SandboxId, ask: &Ask) -> Explanation {
-        let mut steps = Vec::new();
-        let verdict = self.decide(Ok(sandbox), ask, &mut steps);
-        let mut told = Explanation {
+impl Explanation {
+    fn of(verdict: Verdict, ask: &Ask, steps: Vec<String>) -> Self {
+        let mut told = Self {
             reason: None,
             would_deny: None,
             rule: None,
@@ -58,6 +54,30 @@ impl View<'_> {
             }
         }
         told
+    }
+}
+
+impl View<'_> {
+    /// Explains an attempt up to resolving.
+    #[must_use]
+    pub fn explain(&self, sandbox: &SandboxId, ask: &Ask) -> Explanation {
+        let mut steps = Vec::new();
+        let verdict = self.decide(Ok(sandbox), ask, &mut steps);
+        Explanation::of(verdict, ask, steps)
+    }
+
+    /// Explains a captured connection up to resolving. Where the name decides that it shows, this is what becomes of one
+    /// that shows none: explain the name for any other.
+    #[must_use]
+    pub fn explain_captured(&self, sandbox: &SandboxId, ask: &Ask) -> Explanation {
+        let mut steps = Vec::new();
+        if let Some(verdict) = self.decide_captured(Ok(sandbox), ask, &mut steps) {
+            return Explanation::of(verdict, ask, steps);
+        }
+        steps.push(
+            "captured: the name that it shows by TLS or Host decides, on this port; it shows none".to_owned(),
+        );
+        Explanation::of(self.decide(Ok(sandbox), ask, &mut Silent), ask, steps)
     }
 
     /// Explains what becomes of an allowed attempt once its name has resolved.

@@ -1,9 +1,9 @@
 //! The inbounds that streams come through, the dialler, and the tunnel between them.
 //!
 //! ```text
-//! listener ─▶ connection ─┬─ http ───┬─▶ open: decide ─▶ resolve ─▶ vet ─▶ dial ─▶ record ─▶ first bytes ─▶ tunnel
-//!                         └─ socks5 ─┘        │                 │         │        │            │
-//!                                             └── the inbound's own "no" ─┴────────┘        alert, reset
+//! listener ─▶ connection ─┬─ http ─────┬─▶ open: decide ─▶ resolve ─▶ vet ─▶ dial ─▶ record ─▶ first bytes ─▶ tunnel
+//!                         ├─ socks5 ───┤        │                 │         │        │            │
+//!                         └─ captured ─┘        └── the inbound's own "no" ─┴────────┘        alert, reset
 //! ```
 
 pub mod config;

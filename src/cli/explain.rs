@@ -21,6 +21,7 @@ const EXAMPLE: &str = "Example:
   tidegate explain --sandbox agent-7 --method POST http://issues.example.com/repos/a/b/issues
   tidegate explain --sandbox agent-7 git.example.com:22
   tidegate explain --sandbox agent-7 --type TXT example.com
+  tidegate explain --sandbox agent-7 --captured 203.0.113.9:443
 
 Exit status: 0 allow, 1 deny, 3 ask, 2 usage or config.";
 
@@ -42,7 +43,8 @@ pub(super) struct Explain {
     /// Resolve what is allowed, and judge each address; what is denied is never resolved
     #[arg(long)]
     resolve: bool,
-    /// Judge as a captured connection
+    /// Judge as a connection captured in a namespace: of an address that no rule lists, the name decides that it shows,
+    /// and this tells what becomes of one that shows none
     #[arg(long)]
     captured: bool,
     /// Print one JSON object
@@ -72,16 +74,16 @@ impl Explain {
 
     /// The explanation, and what it is about.
     fn explain(&self) -> Result<(Explanation, String), String> {
-        if self.captured {
-            return Err("captured connections: not built yet; leave out --captured".to_owned());
-        }
         let ask = self.ask()?;
         let path = config::find(self.config.config.clone()).map_err(|error| error.to_string())?;
         let local = host::local_addresses().map_err(|error| error_chain(&error))?;
         let config = config::load(&path, dns::clock::now(), &local).map_err(|error| error.to_string())?;
         let sandbox = self.sandbox(&config)?;
         let view = View { policy: &config.policy, local: &local, now: dns::clock::now() };
-        let mut told = view.explain(&sandbox, &ask);
+        let mut told = match self.captured {
+            true => view.explain_captured(&sandbox, &ask),
+            false => view.explain(&sandbox, &ask),
+        };
         if told.reason.is_none() {
             if let Some(known) = told.known_addresses.clone() {
                 view.explain_resolved(&mut told, &sandbox, &ask, Resolved { chain: &[], addresses: &known });

@@ -14,6 +14,7 @@ mod admin;
 mod audit;
 mod bridge;
 mod bypass;
+mod captured;
 mod change;
 mod clients;
 mod crash;

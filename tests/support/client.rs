@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::Value;
-use tidegate::lab::Lab;
+use tidegate::lab::{Lab, Namespace};
 
 use super::PATIENCE;
 
@@ -51,7 +51,12 @@ impl Client {
 
     /// As [`Client::connect`], for a listener that may be gone.
     pub fn try_connect(lab: &Lab, to: SocketAddr) -> io::Result<Client> {
-        let stream = lab.gateway().tcp_connect(to, PATIENCE)?;
+        Client::try_connect_from(lab.gateway(), to)
+    }
+
+    /// As [`Client::try_connect`], from another host or sandbox.
+    pub fn try_connect_from(namespace: &Namespace, to: SocketAddr) -> io::Result<Client> {
+        let stream = namespace.tcp_connect(to, PATIENCE)?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, received: Vec::new(), taken: 0, ended: false })
     }

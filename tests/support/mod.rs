@@ -26,6 +26,7 @@
 //! |---|---|
 //! | `gateway.rs` | [`Gateway`]: the process, its config file, readiness, audit log, reload and end |
 //! | `scene.rs` | [`Scene`]: lab, DNS server, origins and gateway in one |
+//! | `inside.rs` | [`Inside`]: a sandbox in a namespace of its own, served by the gateway's libraries in this process |
 //! | `client.rs` | [`Client`]: raw bytes over TCP with limits, HTTP responses, SOCKS5 |
 //! | `dns.rs` | DNS questions over UDP and TCP |
 //! | `tls.rs` | a test authority, TLS origins and TLS clients |
@@ -33,6 +34,7 @@
 mod client;
 mod dns;
 mod gateway;
+mod inside;
 mod scene;
 mod tls;
 
@@ -43,8 +45,9 @@ use std::{
 };
 
 pub use client::{Client, Response, SocksReply};
-pub use dns::{ask, ask_wire, extended_error, question};
+pub use dns::{ask, ask_from, ask_wire, extended_error, question};
 pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate, verb};
+pub use inside::{Inside, InsideBuilder};
 pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder};
 pub use tls::{ClientCertificate, TestAuthority, TlsClient};
 
