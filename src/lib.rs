@@ -14,6 +14,7 @@ pub mod lookup;
 pub mod metrics;
 mod netlink;
 pub mod netns;
+pub mod probe;
 pub mod registries;
 pub mod reload;
 pub mod weakening;

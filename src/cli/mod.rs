@@ -11,6 +11,7 @@ mod healthcheck;
 mod history;
 mod log;
 mod output;
+mod probe;
 mod registries;
 mod serve;
 mod status;
@@ -41,6 +42,7 @@ enum Verb {
     Bridge(bridge::Bridge),
     Status(status::Status),
     Registries(registries::Registries),
+    Probe(probe::Probe),
     Demo(demo::Demo),
     Healthcheck(healthcheck::Healthcheck),
 }
@@ -88,6 +90,7 @@ pub fn run() -> ExitCode {
         Verb::Bridge(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Registries(verb) => verb.run(),
+        Verb::Probe(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::Healthcheck(verb) => verb.run(),
     };

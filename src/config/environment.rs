@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 /// Where the config is looked for, in this order: `--config` or `$TIDEGATE_CONFIG` alone where given, else the user's
 /// folder and then the system's. Never the working directory, which a workload may write.
-pub(super) fn config_candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
+#[must_use]
+pub fn config_candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
     if let Some(path) = named.or_else(|| path("TIDEGATE_CONFIG")) {
         return vec![path];
     }

@@ -32,7 +32,7 @@ use policy::{LocalAddresses, Policy, Timestamp};
 
 pub use self::admin::{Admin, Tenant};
 pub use self::audit::{Audit, Rotation};
-pub use self::environment::{https_proxy, variables};
+pub use self::environment::{config_candidates, https_proxy, variables};
 pub use self::files::Fingerprint;
 use self::files::shown;
 pub use self::listen::{Endpoint, Listen, Listener};
@@ -127,7 +127,7 @@ impl ConfigError {
 /// # Errors
 /// Where nothing stands at any of these places.
 pub fn find(named: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
-    let candidates = environment::config_candidates(named);
+    let candidates = config_candidates(named);
     let found = candidates.iter().find(|path| path.symlink_metadata().is_ok());
     found.cloned().ok_or(ConfigError::NotFound(candidates))
 }

@@ -26,6 +26,7 @@ mod lab;
 mod mistakes;
 mod netns;
 mod one_answer;
+mod probe;
 mod registries;
 mod resolvers;
 mod serve;
