@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 
 pub use self::alias::AliasJudge;
+pub use self::inside::ByName;
 pub use self::shown::Shown;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
 use crate::decide::{Silent, View};

@@ -44,7 +44,7 @@ pub use decision::{
 };
 pub use destination::{BadDestination, Destination, Host, Port};
 pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
-pub use gate::{AliasJudge, Gate, Generation, Resolved, Shown};
+pub use gate::{AliasJudge, ByName, Gate, Generation, Resolved, Shown};
 pub use hostname::{BadHost, Hostname};
 pub use identity::{Credentials, Stranger, TokenHash};
 pub use namespace::Namespace;

@@ -20,9 +20,10 @@ use ipnet::IpNet;
 
 use self::record::{Kind, PortsId, Record, SharedPorts};
 pub use self::view::RuleView;
+use crate::destination::Port;
 use crate::hostname::Hostname;
 use crate::names::{NameId, NameTable};
-use crate::pattern::HostPattern;
+use crate::pattern::{HostPattern, PortSet};
 use crate::rule::{Action, Rule, RuleName};
 use crate::time::Timestamp;
 
@@ -38,6 +39,8 @@ pub struct RuleSet {
     names: NameTable<Anchor>,
     nets: Vec<(u8, HashMap<IpNet, Anchor>)>,
     any: Anchor,
+    /// The ports that allow rules open for some name.
+    name_ports: Option<PortSet>,
     /// When its rules end, in order.
     ends: Vec<Timestamp>,
 }
@@ -57,6 +60,7 @@ impl RuleSet {
             names: NameTable::with_room(rules.len() + rules.len() / 64, bytes),
             nets: Vec::new(),
             any: Anchor::default(),
+            name_ports: None,
             ends: Vec::new(),
         };
         for (rule, at) in rules.into_iter().zip(0..) {
@@ -117,6 +121,11 @@ impl RuleSet {
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let later = self.ends.partition_point(|end| *end <= now);
         self.ends.get(later).copied()
+    }
+
+    /// Whether a rule allows some name on this port, or did before it ended.
+    pub(crate) fn opens_some_name(&self, port: Port) -> bool {
+        self.name_ports.as_ref().is_some_and(|ports| ports.contains(port))
     }
 
     /// Calls `visit` with every rule whose host pattern covers the name.
@@ -193,6 +202,13 @@ impl RuleSet {
     /// Stores a rule, and puts it in front of those that are anchored at the same place.
     fn add(&mut self, rule: Rule, at: u32) {
         self.ends.extend(rule.terms.as_ref().and_then(|terms| terms.until));
+        if rule.action == Action::Allow && !matches!(rule.host, HostPattern::Net(_)) {
+            match &mut self.name_ports {
+                Some(ports) if ports.covers(&rule.ports) => {}
+                Some(ports) => *ports = ports.union(&rule.ports),
+                None => self.name_ports = Some(rule.ports.clone()),
+            }
+        }
         let name = anchor(&rule).and_then(|name| self.names.insert(name.as_str()));
         let next = match (&rule.host, name) {
             (HostPattern::Net(net), _) => self.nets_of(net.prefix_len()).entry(*net).or_default().push(at),

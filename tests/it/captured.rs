@@ -15,7 +15,8 @@ use policy::{Ask, Destination, SandboxId, decide::View};
 use tidegate::lab::origin::Behaviour;
 
 use crate::support::{
-    Client, ClientCertificate, Inside, InsideBuilder, Response, TestAuthority, eventually, extended_error,
+    Client, ClientCertificate, Inside, InsideBuilder, PATIENCE, Response, TestAuthority, eventually,
+    extended_error,
 };
 
 const POLICY: &str = r#"
@@ -317,7 +318,6 @@ fn a_request_that_is_denied_is_told_so_and_leads_nowhere() {
             403,
             "tcp deny address_literal_not_listed 203.0.113.11:80",
         ),
-        ("203.0.113.11:81", &request("web.example.com"), 403, "tcp deny port_not_allowed web.example.com:81"),
         ("203.0.113.10:443", &request("api.example.com"), 403, "tcp deny tls_required api.example.com:443"),
         (
             "203.0.113.11:80",
@@ -399,7 +399,7 @@ fn a_hello_that_shows_no_allowed_name_is_refused_in_tls() {
     let Some(inside) = inside().start() else { return };
     for (to, sent, event) in [
         ("203.0.113.10:443", hello("attacker.test"), "tcp deny not_listed attacker.test:443"),
-        ("203.0.113.10:8443", hello("api.example.com"), "tcp deny port_not_allowed api.example.com:8443"),
+        ("203.0.113.10:8080", hello("api.example.com"), "tcp deny port_not_allowed api.example.com:8080"),
         ("203.0.113.10:443", hello("203.0.113.10"), "tcp deny address_literal_not_listed 203.0.113.10:443"),
         (
             "203.0.113.10:443",
@@ -425,6 +425,21 @@ fn what_shows_no_name_is_its_address() {
         inside.takes_events(&["tcp deny address_literal_not_listed 203.0.113.66:22"]);
     }
     assert!(inside.dialled().is_empty());
+}
+
+#[test]
+fn where_no_name_is_open_a_silent_client_is_not_kept_waiting() {
+    let Some(inside) = inside().configure(|config| config.timeouts.head = PATIENCE * 2).start() else {
+        return;
+    };
+    for port in [21, 3306, 5433] {
+        assert!(is_reset(&inside, &format!("203.0.113.66:{port}")));
+        inside.takes_only(&format!("tcp deny address_literal_not_listed 203.0.113.66:{port}"));
+    }
+    // The name is told and logged all the same.
+    let to = "203.0.113.66:3306".parse().unwrap();
+    assert_eq!(status(&told(&inside, to, &request("web.example.com"))).0, 403);
+    assert!(inside.events().contains(&"tcp deny port_not_allowed web.example.com:3306".to_owned()));
 }
 
 #[test]

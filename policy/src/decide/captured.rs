@@ -2,7 +2,7 @@
 
 use super::{Trace, View};
 use crate::attempt::Ask;
-use crate::destination::Host;
+use crate::destination::{Host, Port};
 use crate::identity::Stranger;
 use crate::policy::Verdict;
 use crate::reason::Reason;
@@ -29,5 +29,13 @@ impl View<'_> {
             }
         };
         by_address.then_some(verdict)
+    }
+
+    /// Whether some name could be allowed on this port. Most ports of most sandboxes are open to none.
+    pub(crate) fn opens_some_name(&self, who: Result<&SandboxId, Stranger>, port: Port) -> bool {
+        let sandbox = who.ok().and_then(|id| self.policy.sandbox(id));
+        sandbox.is_some_and(|sandbox| {
+            sandbox.learns_at(self.now) || sandbox.sets.iter().any(|set| set.opens_some_name(port))
+        })
     }
 }

@@ -19,6 +19,17 @@ use crate::time::Timestamp;
 /// Servers that cannot answer now (RFC 1035 section 4.1.1): the client may ask again, and what it knows stays.
 const SERVFAIL: u16 = 2;
 
+/// What the name changes that a captured connection may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByName {
+    /// Nothing: it is decided by its address, or that stands for a name.
+    No,
+    /// What is told of it: no name is open on its port.
+    InVain,
+    /// Everything.
+    Yes,
+}
+
 impl Gate {
     /// A namespace of a sandbox, for as long as it lives. Nothing is bound in it yet.
     #[must_use]
@@ -31,10 +42,16 @@ impl Gate {
     /// Whether a captured connection is to be judged by the name that it shows in its first bytes, as far as is known
     /// now: it is to an address, and neither the floor nor a rule for that address and port decides.
     #[must_use]
-    pub fn waits_for_name(&self, attempt: &Attempt) -> bool {
+    pub fn by_name(&self, attempt: &Attempt) -> ByName {
         let held = self.in_force.load();
         let view = View { policy: &held.policy, local: &held.local, now: self.advance(attempt.at) };
-        view.decide_captured(attempt.identity(), &attempt.ask, &mut Silent).is_none()
+        if view.decide_captured(attempt.identity(), &attempt.ask, &mut Silent).is_some() {
+            return ByName::No;
+        }
+        match attempt.ask.port() {
+            Some(port) if view.opens_some_name(attempt.identity(), port) => ByName::Yes,
+            Some(_) | None => ByName::InVain,
+        }
     }
 
     /// Refuses what a permit lets through, for a reason that the policy does not know.

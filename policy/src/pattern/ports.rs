@@ -58,6 +58,12 @@ impl PortSet {
         self.ranges().all(|(first, last)| all.iter().any(|&(low, high)| low <= first && last <= high))
     }
 
+    /// Whether every port of the other set is in this one.
+    pub fn covers(&self, other: &PortSet) -> bool {
+        // Ranges of a set are apart, so that one of them holds what all hold.
+        other.ranges().all(|(first, last)| self.ranges().any(|(low, high)| low <= first && last <= high))
+    }
+
     /// Whether the port is in the set.
     pub fn contains(&self, port: Port) -> bool {
         let port = port.get();

@@ -414,3 +414,19 @@ proptest! {
         prop_assert_eq!(below, expected);
     }
 }
+
+#[test]
+fn a_set_covers_what_lies_in_its_ranges() {
+    let set = |text: &str| PortSet::parse(text).unwrap();
+    for (wide, narrow, covers) in [
+        ("*", "1-65535", true),
+        ("443", "443", true),
+        ("443", "80", false),
+        ("80,443,9000-9010", "443,9000-9003", true),
+        ("80,443,9000-9010", "443,8999", false),
+        ("1-10,11-20", "5-15", true),
+        ("1-10,12-20", "5-15", false),
+    ] {
+        assert_eq!(set(wide).covers(&set(narrow)), covers, "{wide} {narrow}");
+    }
+}

@@ -15,7 +15,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dns::clock::now;
-use policy::{Ask, Attempt, Decision, Denial, Destination, FirstBytes, Host, Hostname, Inbound, Reason};
+use policy::{
+    Ask, Attempt, ByName, Decision, Denial, Destination, FirstBytes, Host, Hostname, Inbound, Reason,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -54,8 +56,14 @@ pub(crate) async fn serve(
         return None;
     };
     let attempt = connection.attempt(Inbound::Tcp, Ask::Stream(destination));
-    if connection.gateway().gate.waits_for_name(&attempt) {
-        let first = First::read(&mut connection.stream, deadline).await;
+    let until = match connection.gateway().gate.by_name(&attempt) {
+        ByName::Yes => Some(deadline),
+        // It is denied whatever comes, and not by a time-out.
+        ByName::InVain => Some(Instant::now() + PATIENCE),
+        ByName::No => None,
+    };
+    if let Some(until) = until {
+        let first = First::read(&mut connection.stream, until).await;
         return Box::pin(by_name(connection, attempt, first)).await;
     }
     match connection.gateway().open(attempt).await {
