@@ -22,6 +22,15 @@ allow = ["*.allowed.example"]
 [sandbox.bench]
 policies = ["base"]
 identify = [{ default = true }]
+
+[sandbox.bench.limits]
+connections = "unlimited"
+new_connections_per_second = "unlimited"
+requests_per_second = "unlimited"
+dns_per_second = "unlimited"
+new_names_per_minute = "unlimited"
+upload = "unlimited"
+download = "unlimited"
 "#;
 
 /// A query for the A record of a name.
@@ -67,7 +76,8 @@ async fn start() -> SocketAddr {
     let metrics = Metrics::new(&Registry::new()).expect("a new registry takes them");
     let config = ResolverConfig { upstreams: vec![Upstream::Udp(address)], ..ResolverConfig::default() };
     let resolver = Resolver::new(&config, metrics.clone()).expect("one upstream is enough");
-    let server = Server::new(Arc::new(support::gate(CONFIG)), resolver, metrics, Limits::default());
+    let server =
+        Server::new(Arc::new(support::gate(CONFIG)), resolver, metrics, Limits::default(), Arc::default());
     let (socket, address) = bound().await;
     tokio::spawn(async move {
         let served = server

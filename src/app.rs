@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use crate::admin::{self, Api, Namespaces, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice};
 use crate::config::{self, Config, ConfigError};
+use crate::descriptors;
 use crate::host::{self, HostError};
 use crate::listeners::{BindError, Files, Listeners};
 use crate::lookup::{self, UpstreamUnknown};
@@ -146,9 +147,11 @@ impl App {
         let gate = Arc::new(Gate::new(Arc::clone(&config.policy), local, Arc::new(observers), run_id()));
         let dns_metrics = dns::Metrics::new(&registry)?;
         let resolver = dns::Resolver::new(&config.dns, dns_metrics.clone())?;
-        let dns = dns::Server::new(Arc::clone(&gate), resolver.clone(), dns_metrics, config.dns.limits);
+        let asked = Arc::<dns::limits::Asked>::default();
+        let (limits, counted) = (config.dns.limits, Arc::clone(&asked));
+        let dns = dns::Server::new(Arc::clone(&gate), resolver.clone(), dns_metrics, limits, counted);
         let streams = streams(&config, &resolver).await?;
-        let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, streams, &registry)?;
+        let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, asked, streams, &registry)?;
         let namespaces = match config.listen.admin {
             Some(_) => Some(Namespaces::own().map_err(StartError::Namespaces)?),
             None => None,
@@ -306,7 +309,8 @@ async fn streams(config: &Config, resolver: &dns::Resolver) -> Result<proxy::Con
         }
         None => None,
     };
-    Ok(proxy::Config { timeouts: proxy::Timeouts { connect, head, idle, drain }, upstream })
+    let timeouts = proxy::Timeouts { connect, head, idle, drain };
+    Ok(proxy::Config { timeouts, upstream, clients: proxy::config::Clients(descriptors::clients()) })
 }
 
 /// What makes the ids of this run differ from those of any other.

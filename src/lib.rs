@@ -6,6 +6,7 @@ pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod demo;
+mod descriptors;
 pub mod host;
 pub mod lab;
 pub mod listeners;

@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use policy::{
-    Ask, Decision, Denial, Failure, Gate, Hostname, Inbound, Peer, Permit, QType, Reason, Resolved,
+    Ask, Attempt, Decision, Denial, Failure, Gate, Hostname, Inbound, Peer, Permit, QType, Reason, Resolved,
     SandboxId, Unsettled, VettedAddrs,
 };
 
@@ -21,6 +21,7 @@ use crate::cache::Key;
 use crate::clock;
 use crate::config::Limits;
 use crate::error::LookupError;
+use crate::limits::{Asked, Wait};
 use crate::meter::{Meter, Slot};
 use crate::metrics::Metrics;
 use crate::question::{Edns, Head, Message, Refusal};
@@ -47,6 +48,7 @@ pub(crate) struct Handler {
     resolver: Resolver,
     metrics: Metrics,
     under_way: Arc<Meter<SandboxId>>,
+    asked: Arc<Asked>,
 }
 
 /// How far a query got without waiting.
@@ -180,8 +182,14 @@ impl Outcome {
 }
 
 impl Handler {
-    pub(crate) fn new(gate: Arc<Gate>, resolver: Resolver, metrics: Metrics, limits: Limits) -> Self {
-        Self { gate, resolver, metrics, under_way: Meter::new(limits.in_flight_per_sandbox) }
+    pub(crate) fn new(
+        gate: Arc<Gate>,
+        resolver: Resolver,
+        metrics: Metrics,
+        limits: Limits,
+        asked: Arc<Asked>,
+    ) -> Self {
+        Self { gate, resolver, metrics, under_way: Meter::new(limits.in_flight_per_sandbox), asked }
     }
 
     /// Decides a query as far as that needs no upstream.
@@ -214,13 +222,19 @@ impl Handler {
                 Ask::unreadable(message.get(HEADER..).unwrap_or_default())
             }
         };
-        let attempt = self.gate.attempt(clock::now(), peer, Inbound::Dns, ask);
+        let attempt = match self.within_rate(self.gate.attempt(clock::now(), peer, Inbound::Dns, ask)) {
+            Ok(attempt) => attempt,
+            Err(over) => return Outcome::Denied(over, Some(BLOCKED)),
+        };
         Outcome::Denied(self.gate.refuse_message(attempt, refusal.rcode()), refusal.extended())
     }
 
     fn decide(&self, peer: &Peer, name: Hostname, qtype: QType) -> Result<Outcome, Box<Open>> {
         let ask = Ask::Lookup { name: name.clone(), qtype };
-        let attempt = self.gate.attempt(clock::now(), peer, Inbound::Dns, ask);
+        let attempt = match self.within_rate(self.gate.attempt(clock::now(), peer, Inbound::Dns, ask)) {
+            Ok(attempt) => attempt,
+            Err(over) => return Ok(Outcome::Denied(over, Some(BLOCKED))),
+        };
         if let Some(forward) = bound::forward(peer, &name, qtype) {
             return Ok(match self.gate.check_reverse(attempt, &forward) {
                 Decision::Allow(permit) => self.deliver(permit, Content::Name(forward), qtype),
@@ -231,6 +245,10 @@ impl Handler {
             Decision::Allow(permit) => permit,
             Decision::Deny(denial) => return Ok(Outcome::Denied(denial, Some(BLOCKED))),
         };
+        if let Err(Wait(wait)) = self.asked.name(&permit) {
+            let denial = self.gate.refuse_permit_over(permit, Reason::LimitNames, wait);
+            return Ok(Outcome::Denied(denial, Some(BLOCKED)));
+        }
         if qtype == QType::ANY {
             return Ok(self.deliver(permit, Content::Any, qtype));
         }
@@ -259,6 +277,17 @@ impl Handler {
         match self.under_way.enter(&permit.sandbox().id) {
             Some(slot) => Err(Box::new(Open { permit, key, qtype, _slot: slot })),
             None => Ok(self.fail(permit, LookupError::Overloaded)),
+        }
+    }
+
+    /// Counts a question against its sandbox's rate; over it the answer is a refusal.
+    fn within_rate(&self, attempt: Attempt) -> Result<Attempt, Unsettled<Denial>> {
+        let sandbox = attempt.sandbox().and_then(|id| self.gate.sandbox(id));
+        let limit = sandbox.and_then(|sandbox| Some((sandbox.limits.dns_per_second?, sandbox)));
+        let Some((limit, sandbox)) = limit else { return Ok(attempt) };
+        match self.asked.of(&sandbox.id).questions.take(limit, Duration::from_secs(1)) {
+            Ok(()) => Ok(attempt),
+            Err(Wait(wait)) => Err(self.gate.refuse_over(attempt, Reason::LimitRate, wait)),
         }
     }
 

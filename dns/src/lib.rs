@@ -19,6 +19,7 @@ pub mod config;
 pub mod error;
 mod flight;
 mod handler;
+pub mod limits;
 mod meter;
 pub mod metrics;
 mod question;

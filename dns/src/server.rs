@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use crate::config::Limits;
 use crate::handler::Handler;
+use crate::limits::Asked;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::resolver::Resolver;
@@ -44,11 +45,21 @@ impl Client {
 }
 
 impl Server {
-    /// A server that decides by `gate` and resolves by `resolver`.
+    /// A server that decides by `gate` and resolves by `resolver`; `asked` counts for every inbound.
     #[must_use]
-    pub fn new(gate: Arc<Gate>, resolver: Resolver, metrics: Metrics, limits: Limits) -> Self {
+    pub fn new(
+        gate: Arc<Gate>,
+        resolver: Resolver,
+        metrics: Metrics,
+        limits: Limits,
+        asked: Arc<Asked>,
+    ) -> Self {
         let connections = Meter::new(limits.connections_per_client);
-        Self(Arc::new(Shared { handler: Handler::new(gate, resolver, metrics, limits), limits, connections }))
+        Self(Arc::new(Shared {
+            handler: Handler::new(gate, resolver, metrics, limits, asked),
+            limits,
+            connections,
+        }))
     }
 
     /// Answers datagrams until `stop` resolves. In a namespace names are answered with addresses that stand for them there.

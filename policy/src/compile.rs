@@ -63,6 +63,7 @@ impl Policy {
                 labels: table.labels,
                 mode: table.mode,
                 hints: table.hints,
+                limits: table.limits,
             };
             sandboxes.insert(table.id, Arc::new(sandbox));
         }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::attempt::{Ask, Attempt};
 use crate::decide::port_to_dial;
@@ -304,6 +305,8 @@ struct Parts {
     generation: Generation,
     /// For DNS messages that were refused before there was a question to decide.
     rcode: Option<u16>,
+    /// For limits: after how long asking again may help.
+    wait: Option<Duration>,
 }
 
 impl Denial {
@@ -313,12 +316,23 @@ impl Denial {
         finding: Finding,
         generation: Generation,
     ) -> Self {
-        Self(Box::new(Parts { attempt, sandbox, finding, generation, rcode: None }))
+        Self(Box::new(Parts { attempt, sandbox, finding, generation, rcode: None, wait: None }))
     }
 
     pub(crate) fn with_rcode(mut self, rcode: u16) -> Self {
         self.0.rcode = Some(rcode);
         self
+    }
+
+    pub(crate) fn with_wait(mut self, wait: Duration) -> Self {
+        self.0.wait = Some(wait);
+        self
+    }
+
+    /// For limits: after how long asking again may help.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        self.0.wait
     }
 
     /// The attempt that was refused.
@@ -406,6 +420,7 @@ impl Denial {
             | Reason::SandboxPaused
             | Reason::IdentityMismatch
             | Reason::LimitRate => REFUSED,
+            Reason::LimitNames => self.0.rcode.unwrap_or(REFUSED),
             Reason::AuditUnavailable => SERVFAIL,
             _ if self.0.finding.name_exists => NOERROR,
             _ => self.0.rcode.unwrap_or(NXDOMAIN),

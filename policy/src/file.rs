@@ -10,9 +10,11 @@
 
 mod addresses;
 mod document;
+pub mod duration;
 mod identify;
 mod internal;
 mod keys;
+mod limits;
 mod mistake;
 mod overlaps;
 mod policies;
@@ -20,6 +22,7 @@ mod reader;
 mod registry;
 mod rules;
 mod sandboxes;
+pub mod size;
 mod terms;
 mod time;
 

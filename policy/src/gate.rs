@@ -9,6 +9,7 @@
 //! and "refused without a record" do not compile.
 
 mod alias;
+mod clients;
 mod inside;
 mod shown;
 
@@ -28,11 +29,10 @@ use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled
 use crate::destination::{Destination, Host, Port};
 use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 use crate::hostname::Hostname;
-use crate::identity::Stranger;
 use crate::policy::{Finding, Policy, Verdict};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
-use crate::sandbox::{Peer, SandboxId};
+use crate::sandbox::Peer;
 use crate::special::LocalAddresses;
 use crate::time::Timestamp;
 
@@ -134,20 +134,6 @@ impl Gate {
     #[must_use]
     pub fn local_addresses(&self) -> Arc<LocalAddresses> {
         Arc::clone(&self.in_force.load().local)
-    }
-
-    /// The sandbox behind a client, as the policy in force knows it.
-    ///
-    /// # Errors
-    /// Why it is no known one.
-    pub fn identify(&self, peer: &Peer) -> Result<SandboxId, Stranger> {
-        self.in_force.load().policy.identities.identify(peer).cloned()
-    }
-
-    /// Whether some sandbox is known by a token.
-    #[must_use]
-    pub fn takes_tokens(&self) -> bool {
-        self.in_force.load().policy.identities.take_tokens()
     }
 
     /// Names an attempt and the sandbox behind it. An address that stands for a name in the client's namespace is that

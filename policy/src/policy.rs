@@ -7,6 +7,7 @@ use crate::attempt::Ask;
 use crate::decision::FirstBytes;
 use crate::destination::{Host, Port};
 use crate::identity::Identities;
+use crate::limits::Limits;
 use crate::reason::Reason;
 use crate::rule::{Ech, RuleRef};
 use crate::ruleset::RuleSet;
@@ -40,6 +41,8 @@ pub struct Sandbox {
     pub mode: Mode,
     /// Whether replies tell what to add where.
     pub hints: bool,
+    /// How much it may do.
+    pub limits: Limits,
 }
 
 impl Sandbox {

@@ -51,6 +51,7 @@ reasons! {
     IdentityMismatch "identity_mismatch" "two pieces of evidence name different sandboxes"
     LimitConnections "limit_connections" "too many connections at once"
     LimitDownload "limit_download" "the download limit is spent"
+    LimitLifetime "limit_lifetime" "the stream has lasted as long as its sandbox allows"
     LimitNames "limit_names" "too many new names under wildcards"
     LimitRate "limit_rate" "too many attempts in a short time"
     LimitUpload "limit_upload" "the upload limit is spent"
@@ -79,6 +80,20 @@ impl Reason {
     #[must_use]
     pub fn from_code(code: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.code() == code)
+    }
+
+    /// Whether it is a limit of a sandbox.
+    #[must_use]
+    pub const fn is_limit(self) -> bool {
+        matches!(
+            self,
+            Self::LimitConnections
+                | Self::LimitDownload
+                | Self::LimitLifetime
+                | Self::LimitNames
+                | Self::LimitRate
+                | Self::LimitUpload
+        )
     }
 
     /// Of the reasons for which addresses were dropped, the one that names the denial when none is left.

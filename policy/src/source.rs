@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::identity::Evidence;
+use crate::limits::Limits;
 use crate::policy::Mode;
 use crate::rule::{Rule, RuleRef};
 use crate::sandbox::SandboxId;
@@ -76,6 +77,8 @@ pub struct SandboxSource {
     pub mode: Mode,
     /// Whether replies tell what to add where.
     pub hints: bool,
+    /// How much it may do.
+    pub limits: Limits,
 }
 
 /// Everything that compiles to a [`crate::Policy`].

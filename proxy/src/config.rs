@@ -11,6 +11,19 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The `[upstream]` table, if there is one.
     pub upstream: Option<UpstreamProxy>,
+    /// So many clients may be connected at once, each with a descriptor here and one upstream.
+    pub clients: Clients,
+}
+
+/// How many clients may be connected at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clients(pub usize);
+
+impl Default for Clients {
+    fn default() -> Self {
+        // Half of what a process may open by default (getrlimit(2)), less what it opens for itself.
+        Self(384)
+    }
 }
 
 /// The `[timeouts]` table.

@@ -76,7 +76,7 @@ impl Established {
             to_upstream: early,
             to_client: said,
             meter: Arc::clone(session.meter()),
-            idle: client.gateway().timeouts.idle,
+            idle: session.idle(client.gateway().timeouts.idle),
         };
         Self { tunnel, session, peer, client, is_http: false }
     }
@@ -89,7 +89,10 @@ impl Established {
             FirstBytes::Tls => Box::pin(self.check_hello()).await,
             FirstBytes::Any if self.is_http => return Carried::Http,
             FirstBytes::Any => match self.tunnel.run_unless(TLS).await {
-                Some(_) => return Carried::Whole,
+                Some(closed) => {
+                    self.session.note(closed);
+                    return Carried::Whole;
+                }
                 None => Box::pin(self.check_hello()).await,
             },
             FirstBytes::Http => match Box::pin(self.speaks_tls()).await {
@@ -100,7 +103,8 @@ impl Established {
         };
         match checked {
             Ok(()) => {
-                self.tunnel.run().await;
+                let closed = self.tunnel.run().await;
+                self.session.note(closed);
             }
             Err(ended) => Box::pin(self.end(ended)).await,
         }
@@ -123,7 +127,7 @@ impl Established {
     pub(crate) async fn serve_http(self) {
         let Self { tunnel, session, peer, client, .. } = self;
         let counted = tunnel.to_upstream.len();
-        let inside = Inside { gateway: client.gateway(), peer: &peer, tunnel: session, counted };
+        let inside = Inside { client: &client, peer: &peer, tunnel: session, counted };
         inside
             .serve(Leg::new(tunnel.client, tunnel.to_upstream), Leg::new(tunnel.upstream, tunnel.to_client))
             .await;

@@ -1,18 +1,20 @@
 //! What all inbounds of one gateway share, and what happens to open streams when the policy changes or it stops.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dns::Resolver;
 use dns::clock::now;
-use policy::{Gate, Namespace, Reason, Timestamp};
+use dns::limits::{Accounts, Asked};
+use policy::{Gate, Namespace, Peer, Reason, Timestamp};
 use prometheus::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
 use crate::http::pool::Pool;
+use crate::limits::{Account, Crowd, Over, Seat, Slot};
 use crate::live::Streams;
 use crate::metrics::Metrics;
 use crate::via::UpstreamProxy;
@@ -30,6 +32,11 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) streams: Arc<Streams>,
     pub(crate) pool: Arc<Pool>,
+    /// What each sandbox has open and has carried.
+    pub(crate) accounts: Accounts<Account>,
+    /// What each sandbox has asked for, here and by DNS.
+    pub(crate) asked: Arc<Asked>,
+    crowd: Arc<Crowd>,
     clients: AtomicUsize,
     changed: Notify,
     idle: Notify,
@@ -42,6 +49,9 @@ pub struct Gateway {
 #[derive(Debug)]
 pub(crate) struct Client {
     gateway: Arc<Gateway>,
+    _seat: Seat,
+    /// Its place among the clients of the sandbox that it is of; none before it has asked for something.
+    slot: Mutex<Option<Slot>>,
 }
 
 impl Gateway {
@@ -52,6 +62,7 @@ impl Gateway {
     pub fn new(
         gate: Arc<Gate>,
         resolver: Resolver,
+        asked: Arc<Asked>,
         config: Config,
         registry: &Registry,
     ) -> Result<Arc<Self>, prometheus::Error> {
@@ -66,6 +77,9 @@ impl Gateway {
             metrics,
             streams,
             pool: Arc::default(),
+            accounts: Accounts::default(),
+            asked,
+            crowd: Crowd::new(config.clients.0),
             clients: AtomicUsize::new(0),
             changed: Notify::new(),
             idle: Notify::new(),
@@ -88,6 +102,9 @@ impl Gateway {
     /// no longer allowed before it returns.
     pub fn policy_changed(&self) {
         self.judge_anew();
+        let policy = self.gate.policy();
+        self.accounts.retain(|sandbox| policy.sandbox(sandbox).is_some());
+        self.asked.retain(|sandbox| policy.sandbox(sandbox).is_some());
         self.changed.notify_one();
     }
 
@@ -153,15 +170,26 @@ impl Gateway {
         self.stopping.subscribe()
     }
 
-    pub(crate) fn client(self: &Arc<Self>) -> Client {
+    /// Takes a client in; `None` where there is no room for another one from where it comes from.
+    pub(crate) fn client(self: &Arc<Self>, peer: &Peer) -> Option<Client> {
+        let seat = self.crowd.enter(peer)?;
         self.clients.fetch_add(1, Ordering::Relaxed);
-        Client { gateway: Arc::clone(self) }
+        Some(Client { gateway: Arc::clone(self), _seat: seat, slot: Mutex::default() })
     }
 }
 
 impl Client {
     pub(crate) const fn gateway(&self) -> &Arc<Gateway> {
         &self.gateway
+    }
+
+    /// Counts it among the `most` clients that a sandbox may have; once, whatever it asks for.
+    pub(crate) fn belongs_to(&self, account: &Arc<Account>, most: Option<u32>) -> Result<(), Over> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if !slot.as_ref().is_some_and(|slot| slot.is_of(account)) {
+            *slot = Some(account.enter(most.map_or(usize::MAX, |most| most as usize))?);
+        }
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@ mod connection;
 mod credentials;
 mod dial;
 mod first_bytes;
+mod limits;
 mod metrics;
 mod open;
 mod via;

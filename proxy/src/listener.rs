@@ -95,7 +95,8 @@ impl Listener {
             match self.accept().await {
                 Ok((stream, peer)) => {
                     failing = false;
-                    let client = gateway.client();
+                    // One that finds no room is closed at once.
+                    let Some(client) = gateway.client(&peer) else { continue };
                     let connection = Connection { stream, peer, client, captured_at: self.captures };
                     tokio::spawn(connection.serve());
                 }

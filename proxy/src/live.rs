@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use policy::{Ending, Gate, Hostname, Live, Namespace, Permit, Reason, Timestamp};
 
-use crate::tunnel::Meter;
+use crate::tunnel::{Cause, Closed, Meter};
 
 /// Every open stream of the gateway.
 #[derive(Debug)]
@@ -63,8 +64,8 @@ impl Streams {
 
     /// Takes in a stream that is on record. It is judged once more where the policy has changed since: a change
     /// before this does not find it among the open ones, a change after this does.
-    pub(crate) fn admit(self: &Arc<Self>, live: Live, now: Timestamp) -> Session {
-        let entry = Arc::new(Entry { live, meter: Arc::default(), cut: OnceLock::new() });
+    pub(crate) fn admit(self: &Arc<Self>, live: Live, meter: Meter, now: Timestamp) -> Session {
+        let entry = Arc::new(Entry { live, meter: Arc::new(meter), cut: OnceLock::new() });
         let slot = self.slots().take(Arc::clone(&entry));
         if self.gate.generation() != entry.live.permit().generation() {
             entry.judge(&self.gate, now);
@@ -180,9 +181,21 @@ impl Session {
         &self.entry.meter
     }
 
+    /// How long it may rest: what its sandbox says, or else `usual`.
+    pub(crate) fn idle(&self, usual: Duration) -> Duration {
+        self.permit().sandbox().limits.idle.unwrap_or(usual)
+    }
+
     /// Ends the stream for a reason, which its record will carry.
     pub fn cut(&self, reason: Reason) {
         self.entry.cut(reason);
+    }
+
+    /// Notes how its tunnel has ended.
+    pub(crate) fn note(&self, closed: Closed) {
+        if let Cause::Over(limit) = closed.cause {
+            self.cut(limit);
+        }
     }
 
     /// Why the stream was cut, if it was.

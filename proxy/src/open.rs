@@ -9,12 +9,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dns::clock::now;
+use dns::limits::Wait;
 use policy::{Attempt, Decision, Denial, Failure, Hostname, Permit, Reason, VettedAddrs};
 
 use crate::dial::{Dialled, dial};
-use crate::gateway::Gateway;
+use crate::gateway::{Client, Gateway};
+use crate::limits::Over;
 use crate::live::Session;
 use crate::stream::Stream;
+use crate::tunnel::Meter;
 
 /// Why there is no stream. Either is on record.
 #[derive(Debug)]
@@ -48,8 +51,8 @@ pub(crate) struct Opened {
 
 impl Gateway {
     /// All the steps. The caller answers its client after this, and not before.
-    pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt) -> Result<Opened, Refused> {
-        let permit = self.decide(attempt).await?;
+    pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt, client: &Client) -> Result<Opened, Refused> {
+        let permit = self.decide(attempt, client).await?;
         self.open_permitted(permit).await
     }
 
@@ -60,12 +63,30 @@ impl Gateway {
         Ok(Opened { upstream: stream, early, session })
     }
 
-    /// Asks the gate.
-    pub(crate) async fn decide(&self, attempt: Attempt) -> Result<Permit, Refused> {
-        match self.gate.check(attempt) {
-            Decision::Allow(permit) => Ok(permit),
-            Decision::Deny(denial) => Err(Refused::Denied(denial.settle().await)),
+    /// Asks the gate; before it the rates of the client's sandbox are looked at, behind it what the sandbox has open.
+    pub(crate) async fn decide(&self, attempt: Attempt, client: &Client) -> Result<Permit, Refused> {
+        if let Some(sandbox) = attempt.sandbox().and_then(|id| self.gate.sandbox(id))
+            && let Err(over) = self.accounts.of(&sandbox.id).attempt(&sandbox, attempt.inbound)
+        {
+            let denial = self.gate.refuse_over(attempt, over.reason, over.wait);
+            return Err(Refused::Denied(denial.settle().await));
         }
+        let denial = match self.gate.check(attempt) {
+            Decision::Allow(permit) => match self.admit(&permit, client) {
+                Ok(()) => return Ok(permit),
+                Err(over) => self.gate.refuse_permit_over(permit, over.reason, over.wait),
+            },
+            Decision::Deny(denial) => denial,
+        };
+        Err(Refused::Denied(denial.settle().await))
+    }
+
+    fn admit(&self, permit: &Permit, client: &Client) -> Result<(), Over> {
+        let sandbox = permit.sandbox();
+        let account = self.accounts.of(&sandbox.id);
+        client.belongs_to(&account, sandbox.limits.connections)?;
+        account.may_carry(sandbox)?;
+        self.asked.name(permit).map_err(|Wait(wait)| Over { reason: Reason::LimitNames, wait })
     }
 
     /// Resolves, has the addresses vetted, and dials them.
@@ -102,7 +123,10 @@ impl Gateway {
             Ok(opened) => opened.settle().await,
             Err(denial) => Err(denial.settle().await),
         };
-        opened.map(|live| self.streams.admit(live, now())).map_err(Refused::Denied)
+        let live = opened.map_err(Refused::Denied)?;
+        let sandbox = live.permit().sandbox();
+        let meter = Meter::of(self.accounts.of(&sandbox.id), sandbox.limits.lifetime);
+        Ok(self.streams.admit(live, meter, now()))
     }
 
     async fn failed(&self, permit: Permit, reason: Reason) -> Refused {

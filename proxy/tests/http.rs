@@ -77,7 +77,8 @@ async fn scene() -> Scene {
     let resolving = dns::ResolverConfig { upstreams, ..Default::default() };
     let registry = Registry::new();
     let resolver = dns::Resolver::new(&resolving, dns::Metrics::new(&registry).unwrap()).unwrap();
-    let gateway = Gateway::new(Arc::clone(&gate), resolver, Config::default(), &registry).unwrap();
+    let gateway =
+        Gateway::new(Arc::clone(&gate), resolver, Arc::default(), Config::default(), &registry).unwrap();
     let listener = Listener::tcp("127.0.0.1:0".into(), "127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = listener.address().unwrap();
     tokio::spawn(listener.run(Arc::clone(&gateway)));

@@ -114,6 +114,7 @@ fn policy() -> Arc<Policy> {
         local_peers: Vec::new(),
         mode: Mode::Enforce,
         hints: false,
+        limits: policy::Limits::default(),
     };
     let policies =
         vec![PolicySource { name: "base".into(), place, rules: vec![rule], registries: Vec::new() }];

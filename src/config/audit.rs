@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use policy::file::{Config, Item, Table};
-
-use super::size;
+use policy::file::{Config, Item, Table, size};
 
 /// The keys of the table.
 pub(super) const KEYS: &[&str] = &["path", "required", "max_size", "keep"];

@@ -11,12 +11,10 @@
 mod admin;
 mod audit;
 mod dns;
-mod duration;
 mod environment;
 mod files;
 mod listen;
 mod log;
-mod size;
 mod state;
 mod timeouts;
 mod upstream;

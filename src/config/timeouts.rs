@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use policy::file::Config;
-
-use super::duration;
+use policy::file::{Config, duration};
 
 /// The keys of the table.
 pub(super) const KEYS: &[&str] = &["connect", "head", "idle", "drain"];

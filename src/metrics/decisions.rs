@@ -26,6 +26,7 @@ pub struct DecisionCounts {
     closes: IntCounterVec,
     closed: [Series; INBOUNDS],
     would_deny: IntCounterVec,
+    limits: IntCounterVec,
     sandboxes: SandboxCounts,
 }
 
@@ -56,6 +57,11 @@ impl DecisionCounts {
                 "Attempts that learn mode let through, by the way they came in and the reason that would have denied them.",
                 &["inbound", "reason"],
             )?,
+            limits: counter(
+                "tidegate_limits_hit_total",
+                "Attempts that were refused and streams that were cut by a limit of their sandbox.",
+                &["limit"],
+            )?,
             sandboxes: SandboxCounts::new(registry)?,
         })
     }
@@ -71,15 +77,25 @@ impl DecisionCounts {
         if let Some(reason) = event.would_deny {
             self.would_deny.with_label_values(&[inbound.as_str(), reason.code()]).inc();
         }
+        self.limit(event.reason);
         self.sandboxes.count(event.sandbox.map(|sandbox| &sandbox.id), event.answer);
     }
 
     fn close(&self, event: &CloseEvent<'_>) {
         let inbound = event.attempt.inbound;
+        self.limit(event.reason);
         let series = || self.closes.with_label_values(&[inbound.as_str(), code(event.reason)]);
         match self.closed.get(inbound as usize) {
             Some(kept) => kept.count(event.reason, series),
             None => series().inc(),
+        }
+    }
+}
+
+impl DecisionCounts {
+    fn limit(&self, reason: Option<Reason>) {
+        if let Some(limit) = reason.filter(|reason| reason.is_limit()) {
+            self.limits.with_label_values(&[limit.code()]).inc();
         }
     }
 }

@@ -22,7 +22,8 @@ use tidegate::lab::origin::Behaviour;
 
 use crate::support::{EndsClients, Scene, eventually};
 
-const SANDBOX: &str = "[sandbox.s1]\npolicies = [\"case\"]\nidentify = [{ default = true }]\n";
+const SANDBOX: &str = "[sandbox.s1]\npolicies = [\"case\"]\nidentify = [{ default = true }]\n[sandbox.s1.limits]\n\
+    connections = \"unlimited\"\nnew_connections_per_second = \"unlimited\"\ndns_per_second = \"unlimited\"\n";
 
 fn policy(allow: &[&str], deny: &[&str]) -> String {
     format!("{SANDBOX}[policy.case]\nallow = {allow:?}\ndeny = {deny:?}\n")

@@ -10,14 +10,15 @@ use std::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Client, EndsClients, PROXY, Scene, eventually};
+use crate::support::{Client, EndsClients, PROXY, Scene, UNLIMITED, eventually};
 
 /// Each connection goes to an address of its own, so that each can be found in the log.
 #[test]
 fn after_kill_9_every_connection_that_an_origin_saw_has_its_line() {
     let policy = "[[policy.case.rule]]\nid = \"many\"\nhost = \"[2001:db8:cafe::/48]\"\nports = [8443]\nbroad = true\n\n\
                   [sandbox.s1]\npolicies = [\"case\"]\nidentify = [{ default = true }]\n";
-    let Some(mut scene) = Scene::new().policy(policy).ports([8443]).start() else { return };
+    let policy = format!("{policy}{UNLIMITED}");
+    let Some(mut scene) = Scene::new().policy(&policy).ports([8443]).start() else { return };
     let running = AtomicBool::new(true);
     let next = AtomicU64::new(1);
     thread::scope(|scope| {

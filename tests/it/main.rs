@@ -23,6 +23,7 @@ mod house;
 mod identity;
 mod invariants;
 mod lab;
+mod limits;
 mod mistakes;
 mod netns;
 mod one_answer;

@@ -307,8 +307,15 @@ async fn serve(
     let upstreams = vec![dns::Upstream::Udp(DNS.parse().unwrap())];
     let resolving = dns::ResolverConfig { upstreams, ..Default::default() };
     let resolver = dns::Resolver::new(&resolving, metrics.clone()).unwrap();
-    let server = dns::Server::new(Arc::clone(&gate), resolver.clone(), metrics, dns::Limits::default());
-    let gateway = Gateway::new(gate, resolver, config, &registry).unwrap();
+    let asked = Arc::<dns::limits::Asked>::default();
+    let server = dns::Server::new(
+        Arc::clone(&gate),
+        resolver.clone(),
+        metrics,
+        dns::Limits::default(),
+        Arc::clone(&asked),
+    );
+    let gateway = Gateway::new(gate, resolver, asked, config, &registry).unwrap();
     for listener in sockets.proxy {
         tokio::spawn(Listener::inside(Arc::clone(&namespace), listener)?.run(Arc::clone(&gateway)));
     }

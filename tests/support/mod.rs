@@ -48,7 +48,7 @@ pub use client::{Client, Response, SocksReply};
 pub use dns::{ask, ask_from, ask_wire, extended_error, question};
 pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate, verb};
 pub use inside::{Inside, InsideBuilder};
-pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder};
+pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder, UNLIMITED};
 pub use tls::{ClientCertificate, TestAuthority, TlsClient};
 
 /// How long a test waits for something that should take milliseconds.

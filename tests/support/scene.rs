@@ -18,6 +18,17 @@ pub const PROXY_DNS: &str = "10.200.0.1:5353";
 /// Where the scene's DNS server is, in the world.
 pub const DNS: &str = "198.51.100.53:53";
 
+/// No limits for sandbox `s1` but that on new names, for tests that are about something else and go fast.
+pub const UNLIMITED: &str = r#"
+[sandbox.s1.limits]
+connections = "unlimited"
+new_connections_per_second = "unlimited"
+requests_per_second = "unlimited"
+dns_per_second = "unlimited"
+upload = "unlimited"
+download = "unlimited"
+"#;
+
 /// What a scene will hold.
 pub struct SceneBuilder {
     config: GatewayConfig,
@@ -216,7 +227,7 @@ impl SceneBuilder {
             .ok()?;
         if self.config.policy.is_empty() {
             self.config.policy = format!(
-                "[policy.case]\nallow = {:?}\n\n[sandbox.s1]\npolicies = [\"case\"]\nidentify = [{{ default = true }}]\n",
+                "[policy.case]\nallow = {:?}\n\n[sandbox.s1]\npolicies = [\"case\"]\nidentify = [{{ default = true }}]\n{UNLIMITED}",
                 self.allow
             );
         }

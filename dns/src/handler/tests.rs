@@ -145,7 +145,7 @@ proptest! {
 
         let (gate, recorder) = gate(POLICY);
         let nobody = "127.0.0.1:9".parse().unwrap();
-        let handler = Handler::new(Arc::clone(&gate), resolver([nobody]), metrics(), Limits::default());
+        let handler = Handler::new(Arc::clone(&gate), resolver([nobody]), metrics(), Limits::default(), Arc::default());
         let peer = Peer::new("udp".into(), "127.0.0.1:5353".parse().ok());
         let ask = Ask::Lookup { name: asked.clone(), qtype };
         let Decision::Allow(permit) = gate.check(gate.attempt(clock::now(), &peer, Inbound::Dns, ask)) else {
@@ -203,8 +203,13 @@ host_port = "127.0.0.1:11434"
 "#;
     let identify = "{ default = true }]\ninternal = [\"pinned\", \"local\"";
     let gate = crate::testing::gate_with(tables, identify, &recorder);
-    let handler =
-        Handler::new(gate, resolver(["127.0.0.1:9".parse().unwrap()]), metrics(), Limits::default());
+    let handler = Handler::new(
+        gate,
+        resolver(["127.0.0.1:9".parse().unwrap()]),
+        metrics(),
+        Limits::default(),
+        Arc::default(),
+    );
     assert_eq!(told(&handler, "pinned.corp.example", QType::A), ["10.0.3.7".parse::<IpAddr>().unwrap()]);
     assert_eq!(told(&handler, "pinned.corp.example", QType::AAAA), ["fd00::7".parse::<IpAddr>().unwrap()]);
     assert_eq!(told(&handler, "pinned.corp.example", QType::HTTPS), [] as [IpAddr; 0]);
@@ -215,7 +220,8 @@ host_port = "127.0.0.1:11434"
 fn a_sandbox_has_so_many_questions_under_way_and_no_more() {
     let (gate, recorder) = gate(POLICY);
     let limits = Limits { in_flight_per_sandbox: 1, ..Limits::default() };
-    let handler = Handler::new(gate, resolver(["127.0.0.1:9".parse().unwrap()]), metrics(), limits);
+    let handler =
+        Handler::new(gate, resolver(["127.0.0.1:9".parse().unwrap()]), metrics(), limits, Arc::default());
     let peer = Peer::new("udp".into(), "127.0.0.1:5353".parse().ok());
     let ask = |qtype| handler.decide(&peer, Hostname::parse("api.example.com").unwrap(), qtype);
     let Err(first) = ask(QType::A) else { panic!("an upstream must be asked") };

@@ -80,7 +80,8 @@ impl Scene {
         upstreams: impl IntoIterator<Item = SocketAddr>,
         asked: Asked,
     ) -> Self {
-        let server = Server::new(Arc::clone(&gate), resolver(upstreams), metrics(), Limits::default());
+        let server =
+            Server::new(Arc::clone(&gate), resolver(upstreams), metrics(), Limits::default(), Arc::default());
         let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let scene =
@@ -780,7 +781,7 @@ async fn a_wildcard_sends_little_text_and_an_exact_rule_all_of_it() {
 #[tokio::test]
 async fn a_server_that_is_told_to_stop_stops() {
     let (gate, _) = gate(POLICY);
-    let server = Server::new(gate, resolver([nobody().await]), metrics(), Limits::default());
+    let server = Server::new(gate, resolver([nobody().await]), metrics(), Limits::default(), Arc::default());
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let until = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -1,5 +1,7 @@
 //! Every key that this crate reads, for documentation, schema and tests to be held against.
 
+use super::limits;
+
 /// The tables of this crate and their keys. `NAME` stands for a name that the author chooses.
 pub const KEYS: &[(&str, &[&str])] = &[
     ("addresses", &["own", "nat64", "treat_as_private", "treat_as_public"]),
@@ -28,6 +30,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "owners",
         ],
     ),
+    ("sandbox.NAME.limits", limits::KEYS),
     (
         "sandbox.NAME.identify",
         &["source", "listener", "default", "token_sha256", "unix", "spiffe", "dns", "cn", "netns"],

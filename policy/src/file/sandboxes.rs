@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::identify::{self, Known};
+use super::limits;
 use super::mistake::{did_you_mean, quoted};
 use super::reader::{Config, Item, Spot, Table};
 use super::rules::{NAME_HINT, is_name, refuse};
@@ -63,9 +64,8 @@ fn sandbox<'a>(
     let local_peers = local_peers.iter().filter_map(local_peer).collect();
     let mode = mode(&mut table, now);
     let hints = table.take("hints").and_then(|item| item.boolean()).unwrap_or(false);
-    for (key, what) in
-        [("limits", "limits of a sandbox"), ("owners", "owners, who may hand a namespace over")]
-    {
+    let limits = table.take("limits").and_then(|item| item.table()).map(limits::read).unwrap_or_default();
+    for (key, what) in [("owners", "owners, who may hand a namespace over")] {
         if let Some(item) = table.take(key) {
             item.not_built_yet(what, "remove it");
         }
@@ -74,7 +74,7 @@ fn sandbox<'a>(
     let id = id?;
     let identify = evidence.iter().map(|(evidence, _)| evidence.clone()).collect();
     known.extend(evidence.into_iter().map(|(evidence, spot)| Known { sandbox: id.clone(), evidence, spot }));
-    Some(SandboxSource { id, place, policies, internal, identify, labels, local_peers, mode, hints })
+    Some(SandboxSource { id, place, policies, internal, identify, labels, local_peers, mode, hints, limits })
 }
 
 /// Reads a list of names of tables that must exist: `key` holds it, `[group.NAME]` is each of them.

@@ -95,6 +95,7 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
         local_peers: Vec::new(),
         mode,
         hints: true,
+        limits: crate::Limits::default(),
     };
     Source {
         registries: Vec::new(),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::body::Transfer;
 use super::leg::{Leg, PumpError};
 use super::response::{Asked, BadResponse, Relayed, Scan, relay};
-use crate::tunnel::{Meter, idled};
+use crate::tunnel::{Expired, Meter, expired};
 
 /// What a client may send ahead of the next request before it is left in the kernel.
 const READ_AHEAD: usize = 32 * 1024;
@@ -60,6 +60,8 @@ pub(crate) enum Ended {
     },
     /// The client went away.
     ClientGone,
+    /// A limit of the sandbox was reached.
+    Over(Reason),
     /// [`Meter::kill`] ended it.
     Killed,
 }
@@ -123,7 +125,7 @@ impl Exchange<'_> {
         let (idle, meter, tunnel) = (self.idle, self.meter, self.tunnel);
         let mut up = Up::Sending;
         let mut down = Down::Head(Scan::default());
-        let mut idled = pin!(idled(idle, meter));
+        let mut expired = pin!(expired(idle, meter));
         poll_fn(|cx| {
             if meter.poll_killed(cx).is_ready()
                 || tunnel.is_some_and(|tunnel| tunnel.poll_killed(cx).is_ready())
@@ -136,7 +138,9 @@ impl Exchange<'_> {
             if let Poll::Ready(ended) = self.poll_down(cx, up, &mut down) {
                 return Poll::Ready(ended);
             }
-            ready!(idled.as_mut().poll(cx));
+            if let Expired::Old = ready!(expired.as_mut().poll(cx)) {
+                return Poll::Ready(Ended::Over(Reason::LimitLifetime));
+            }
             Poll::Ready(match &down {
                 Down::Head(_) => Ended::Unanswered(Fault::Slow),
                 Down::Body { unframed, .. } => Ended::Cut { unframed: *unframed },
@@ -150,10 +154,11 @@ impl Exchange<'_> {
     fn poll_up(&mut self, cx: &mut Context<'_>, up: &mut Up, down: &Down) -> Poll<Ended> {
         let Self { client, upstream, body, meter, .. } = self;
         if *up == Up::Sending {
-            match ready!(client.poll_pump(cx, upstream, body, |bytes| meter.add_up(bytes))) {
+            match ready!(client.poll_pump(cx, upstream, body, meter.upward())) {
                 Ok(()) => *up = Up::Sent(Instant::now()),
                 // It may have answered before it stopped reading (RFC 9112 §9.5).
                 Err(PumpError::Sink) => *up = Up::Refused,
+                Err(PumpError::Over(limit)) => return Poll::Ready(Ended::Over(limit)),
                 Err(PumpError::Source) => return Poll::Ready(Ended::ClientGone),
                 Err(PumpError::Body) if down.answered() => return Poll::Ready(Ended::Cut { unframed: true }),
                 Err(PumpError::Body) => return Poll::Ready(Ended::Unanswered(Fault::Body)),
@@ -205,8 +210,9 @@ impl Exchange<'_> {
                     return Poll::Ready(Ended::Switched);
                 }
                 Down::Body { body, unframed, keep } => {
-                    match ready!(upstream.poll_pump(cx, client, body, |bytes| meter.add_down(bytes))) {
+                    match ready!(upstream.poll_pump(cx, client, body, meter.downward())) {
                         Ok(()) => *down = Down::Done(*keep),
+                        Err(PumpError::Over(limit)) => return Poll::Ready(Ended::Over(limit)),
                         Err(PumpError::Sink) => return Poll::Ready(Ended::ClientGone),
                         Err(PumpError::Source | PumpError::Body) => {
                             return Poll::Ready(Ended::Cut { unframed: *unframed });

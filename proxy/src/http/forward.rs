@@ -14,7 +14,7 @@ use super::leg::Leg;
 use super::pool::{Idle, Key};
 use super::reply::{self, Form};
 use super::request::{Next, ask, asked, end, is_sane, refuse, write_head};
-use crate::gateway::Gateway;
+use crate::gateway::{Client, Gateway};
 use crate::live::Session;
 use crate::open::{Reached, Refused};
 
@@ -37,6 +37,7 @@ struct Route {
 /// A request in absolute form.
 struct Request<'a> {
     gateway: &'a Arc<Gateway>,
+    whose: &'a Client,
     peer: &'a Peer,
     head: &'a RequestHead,
     destination: &'a Destination,
@@ -44,9 +45,9 @@ struct Request<'a> {
 }
 
 /// Serves one request in absolute form. Its head has been read, its body has not.
-pub(crate) async fn forward(gateway: &Arc<Gateway>, peer: &Peer, client: Leg, head: &RequestHead) -> Next {
+pub(crate) async fn forward(whose: &Client, peer: &Peer, client: Leg, head: &RequestHead) -> Next {
     let Target::Absolute { destination, path_and_query } = &head.target else { return Next::Ended };
-    Request { gateway, peer, head, destination, path_and_query }.serve(client).await
+    Request { gateway: whose.gateway(), whose, peer, head, destination, path_and_query }.serve(client).await
 }
 
 impl Request<'_> {
@@ -88,7 +89,7 @@ impl Request<'_> {
                 body: Transfer::new(self.head.body.into(), self.head.body.into()),
                 meter: route.session.meter(),
                 tunnel: None,
-                idle: self.gateway.timeouts.idle,
+                idle: route.session.idle(self.gateway.timeouts.idle),
             }
             .run()
             .await;
@@ -106,7 +107,7 @@ impl Request<'_> {
                     return if keep_client { Next::Again(client) } else { Next::Last(client) };
                 }
                 ended => {
-                    let idle = self.gateway.timeouts.idle;
+                    let idle = route.session.idle(self.gateway.timeouts.idle);
                     return end(client, route.upstream, route.session, ended, self.head, idle).await;
                 }
             }
@@ -121,7 +122,7 @@ impl Request<'_> {
     /// Decides the request and finds a connection for it: one that has rested at most `reuse`, or a new one.
     async fn route(&self, reuse: Option<Duration>) -> Result<Route, Refused> {
         let gateway = self.gateway;
-        let permit = gateway.decide(self.attempt()).await?;
+        let permit = gateway.decide(self.attempt(), self.whose).await?;
         match reuse.and_then(|most| gateway.pool.take(&Key::of(&permit)?, permit.rule(), most)) {
             Some(idle) => {
                 let Idle { stream, address, chain, .. } = idle;

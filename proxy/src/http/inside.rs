@@ -16,14 +16,14 @@ use super::leg::Leg;
 use super::reply;
 use super::request::{Next, ask, asked, end, is_sane, refuse, write_head};
 use super::serve::{Unreadable, read_head};
-use crate::gateway::Gateway;
+use crate::gateway::{Client, Gateway};
 use crate::live::Session;
 use crate::open::Refused;
 
 /// A tunnel that carries HTTP.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
-    pub(crate) gateway: &'a Arc<Gateway>,
+    pub(crate) client: &'a Client,
     pub(crate) peer: &'a Peer,
     /// The tunnel's own session: it names the destination, and its end is the tunnel's.
     pub(crate) tunnel: Session,
@@ -40,6 +40,10 @@ struct Request<'a> {
 }
 
 impl Inside<'_> {
+    const fn gateway(&self) -> &Arc<Gateway> {
+        self.client.gateway()
+    }
+
     /// Serves requests until one of the sides closes.
     pub(crate) async fn serve(mut self, client: Leg, upstream: Leg) {
         let last = self.requests(client, upstream).await;
@@ -52,7 +56,7 @@ impl Inside<'_> {
 
     /// Returns the client where there is something left to send to it.
     async fn requests(&mut self, mut client: Leg, mut upstream: Leg) -> Option<Leg> {
-        let mut stopping = self.gateway.stopping();
+        let mut stopping = self.gateway().stopping();
         loop {
             let mut head = match self.next(&mut client, &mut upstream, &mut stopping).await? {
                 Ok(head) => head,
@@ -72,7 +76,7 @@ impl Inside<'_> {
                 Err(refused) => {
                     let over =
                         matches!(&refused, Refused::Denied(denial) if self.ends_tunnel(denial.reason()));
-                    refuse(client, &head, &refused, over, self.gateway.timeouts.head).await
+                    refuse(client, &head, &refused, over, self.gateway().timeouts.head).await
                 }
             };
             match next {
@@ -90,7 +94,7 @@ impl Inside<'_> {
         upstream: &mut Leg,
         stopping: &mut watch::Receiver<bool>,
     ) -> Option<Result<RequestHead, Unreadable>> {
-        let timeouts = &self.gateway.timeouts;
+        let timeouts = &self.gateway().timeouts;
         tokio::select! {
             () = poll_fn(|cx| self.tunnel.meter().poll_killed(cx)) => {
                 client.stream().reset_on_close();
@@ -120,7 +124,7 @@ impl Inside<'_> {
 
     /// Judges one request; it is on record then.
     async fn judge(&self, request: &Request<'_>, client: &Leg) -> Result<Session, Refused> {
-        let gate = &self.gateway.gate;
+        let gate = &self.gateway().gate;
         let permit = self.tunnel.permit();
         let Some(allowed) = permit.destination() else { return Err(self.bad(request).await) };
         if matches!(request.head.target, Target::Authority(_)) || !is_sane(request.head, client) {
@@ -134,17 +138,17 @@ impl Inside<'_> {
         }
         let attempt =
             gate.attempt(now(), self.peer, Inbound::Http, ask(request.head, allowed, request.target));
-        let permit = self.gateway.decide(attempt).await?;
+        let permit = self.gateway().decide(attempt, self.client).await?;
         let address = self.tunnel.address();
         let resolved = Resolved { chain: &[], addresses: &[address.ip()] };
         match gate.vet(permit, resolved, now()) {
-            Ok(vetted) => self.gateway.register(vetted, address).await,
+            Ok(vetted) => self.gateway().register(vetted, address).await,
             Err(denial) => Err(Refused::Denied(denial.settle().await)),
         }
     }
 
     async fn bad(&self, request: &Request<'_>) -> Refused {
-        let gate = &self.gateway.gate;
+        let gate = &self.gateway().gate;
         let shown = Ask::unreadable(request.head.target_as_sent().as_bytes());
         let attempt = gate.attempt(now(), self.peer, Inbound::Http, shown);
         Refused::Denied(gate.refuse(attempt, Reason::BadRequest).settle().await)
@@ -166,7 +170,7 @@ impl Inside<'_> {
         mut client: Leg,
         mut upstream: Leg,
     ) -> Result<(Leg, Leg), Next> {
-        let idle = self.gateway.timeouts.idle;
+        let idle = session.idle(self.gateway().timeouts.idle);
         let mut asked = asked(request.head, session.permit());
         asked.tied = true;
         let head = write_head(request.head, &request.shown, request.target, &session, upstream.outbox());
@@ -192,7 +196,7 @@ impl Inside<'_> {
     }
 
     async fn refuse_unreadable(&self, mut client: Leg, unreadable: Unreadable) -> Leg {
-        let gate = &self.gateway.gate;
+        let gate = &self.gateway().gate;
         let attempt = gate.attempt(now(), self.peer, Inbound::Http, Ask::unreadable(&unreadable.shown));
         let denial = gate.refuse(attempt, Reason::BadRequest).settle().await;
         self.tunnel.cut(Reason::BadRequest);

@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use policy::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::body::{BadBody, Transfer};
 use crate::stream::{BUFFER, Stream, with_buffer};
 use crate::tunnel::pipe::{self, Filled, Pipe};
+use crate::tunnel::{Gauge, Over};
 
 /// So many reads of this size in a row are the bulk of a body.
 const STREAK: u8 = 4;
@@ -49,6 +51,8 @@ pub(crate) enum PumpError {
     Body,
     /// The receiver was lost.
     Sink,
+    /// A limit of the sandbox is reached: not one more byte is taken.
+    Over(Reason),
 }
 
 impl Leg {
@@ -182,33 +186,34 @@ impl Leg {
         matches!(timeout(within, draining).await, Ok(Ok(true)))
     }
 
-    /// Carries a body from this side to `sink` until its end, each part as soon as it comes. `count` hears of every
-    /// byte that was taken.
+    /// Carries a body from this side to `sink` until its end, each part as soon as it comes. `gauge` says how much
+    /// may be taken, and hears of every byte that was.
     pub(crate) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut Self,
         body: &mut Transfer,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<(), PumpError>> {
         loop {
             // Before the flush, so that a head and the body that came with it leave together.
             if !body.is_done() && !self.unread().is_empty() && sink.unsent.len() < BUFFER {
-                let mut input = self.unread();
+                let mut reserved = gauge.reserve(self.unread().len())?;
+                let mut input = self.unread().get(..reserved.room()).unwrap_or_default();
                 let before = input.len();
                 body.digest(&mut input, &mut sink.unsent).map_err(PumpError::from)?;
                 let used = before - input.len();
                 self.consume(used);
-                count(used);
+                reserved.took(used);
             }
             ready!(sink.poll_flush(cx)).map_err(|_| PumpError::Sink)?;
             if body.is_done() {
                 return Poll::Ready(Ok(()));
             }
             if self.unread().is_empty() {
-                let spliced = self.large_reads >= STREAK && ready!(self.poll_splice(cx, sink, body, &count))?;
+                let spliced = self.large_reads >= STREAK && ready!(self.poll_splice(cx, sink, body, gauge))?;
                 if !spliced {
-                    ready!(self.poll_pass(cx, sink, body, &count))?;
+                    ready!(self.poll_pass(cx, sink, body, gauge))?;
                 }
             }
         }
@@ -221,17 +226,18 @@ impl Leg {
         cx: &mut Context<'_>,
         sink: &mut Self,
         body: &mut Transfer,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<bool, PumpError>> {
         // A pipe takes up to its size, which must not reach into the next message.
         if body.plain(pipe::SIZE) < pipe::SIZE {
             return Poll::Ready(Ok(false));
         }
         ready!(self.stream.poll_read_ready(cx)).map_err(|_| PumpError::Source)?;
+        let mut reserved = gauge.reserve(pipe::SIZE)?;
         let Some(mut pipe) = Pipe::borrow() else { return Poll::Ready(Ok(false)) };
-        match pipe.fill(&self.stream).map_err(|_| PumpError::Source)? {
+        match pipe.fill(&self.stream, reserved.room()).map_err(|_| PumpError::Source)? {
             Filled::Bytes(bytes) => {
-                count(bytes);
+                reserved.took(bytes);
                 body.passed(bytes);
                 if bytes < LARGE {
                     self.large_reads = 0;
@@ -253,10 +259,12 @@ impl Leg {
         cx: &mut Context<'_>,
         sink: &mut Self,
         body: &mut Transfer,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<(), PumpError>> {
+        let mut reserved = gauge.reserve(BUFFER)?;
         with_buffer(|buffer| {
-            ready!(Pin::new(&mut self.stream).poll_read(cx, buffer)).map_err(|_| PumpError::Source)?;
+            let mut buffer = buffer.take(reserved.room());
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)).map_err(|_| PumpError::Source)?;
             let mut got = buffer.filled();
             if got.is_empty() {
                 return Poll::Ready(body.closed(&mut sink.unsent).map_err(PumpError::from));
@@ -275,10 +283,16 @@ impl Leg {
                 body.passed(plain.len());
             }
             body.digest(&mut got, &mut sink.unsent).map_err(PumpError::from)?;
-            count(before - got.len());
+            reserved.took(before - got.len());
             self.unread.extend_from_slice(got);
             Poll::Ready(Ok(()))
         })
+    }
+}
+
+impl From<Over> for PumpError {
+    fn from(Over(limit): Over) -> Self {
+        Self::Over(limit)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gateway's own answers: one visible reason, in the status line, in the headers and in the body.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use policy::{Ask, Attempt, Denial, Failure, Host, Reason};
 
@@ -67,6 +68,7 @@ pub(crate) fn denial(denial: &Denial, form: Form) -> Vec<u8> {
         what: what(&denial.attempt().ask),
         lines,
         advice: (!denial.wants_credentials()).then_some(ADVICE),
+        wait: denial.wait(),
     };
     answer.write(form)
 }
@@ -89,6 +91,7 @@ pub(crate) fn failure(failure: &Failure, form: Form) -> Vec<u8> {
         what: what(&failure.attempt().ask),
         lines: vec![reason.text().to_owned()],
         advice: None,
+        wait: None,
     };
     answer.write(form)
 }
@@ -117,6 +120,7 @@ pub(crate) fn fault(attempt: &Attempt, fault: Fault, form: Form) -> Vec<u8> {
         what: what(&attempt.ask),
         lines: vec![line],
         advice: None,
+        wait: None,
     };
     answer.write(form)
 }
@@ -132,6 +136,7 @@ pub(crate) fn bad_head(denial: &Denial, bad: BadHead) -> Vec<u8> {
         what: String::new(),
         lines: vec![bad.to_string()],
         advice: None,
+        wait: None,
     };
     answer.write(Form::UNREAD)
 }
@@ -170,6 +175,7 @@ fn denied_status(reason: Reason) -> u16 {
         Reason::BadRequest => 400,
         Reason::LimitConnections
         | Reason::LimitDownload
+        | Reason::LimitLifetime
         | Reason::LimitNames
         | Reason::LimitRate
         | Reason::LimitUpload => 429,
@@ -217,6 +223,7 @@ struct Answer {
     what: String,
     lines: Vec<String>,
     advice: Option<&'static str>,
+    wait: Option<Duration>,
 }
 
 impl Answer {
@@ -245,7 +252,9 @@ impl Answer {
             answer.push_str("Proxy-Authenticate: Basic realm=\"tidegate\"\r\n");
         }
         if *status == 429 {
-            answer.push_str("Retry-After: 1\r\n");
+            // Whole seconds (RFC 9110 §10.2.3), rounded up.
+            let seconds = self.wait.map_or(1, |wait| wait.as_millis().div_ceil(1000).max(1));
+            answer.push_str(&format!("Retry-After: {seconds}\r\n"));
         }
         if *status == 405 {
             // RFC 9110 §15.5.6: a 405 says what is allowed; the list is open.

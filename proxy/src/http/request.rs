@@ -144,7 +144,8 @@ pub(super) async fn end(
             let meter = Arc::clone(session.meter());
             meter.add_up(to_upstream.len());
             meter.add_down(to_client.len());
-            Tunnel { client, upstream, to_upstream, to_client, meter, idle }.run().await;
+            let closed = Tunnel { client, upstream, to_upstream, to_client, meter, idle }.run().await;
+            session.note(closed);
         }
         Ended::Unanswered(fault) => {
             session.cut(fault.reason());
@@ -157,6 +158,11 @@ pub(super) async fn end(
             if unframed {
                 client.stream().reset_on_close();
             }
+        }
+        Ended::Over(limit) => {
+            session.cut(limit);
+            client.stream().reset_on_close();
+            upstream.stream().reset_on_close();
         }
         Ended::Killed => {
             client.stream().reset_on_close();

@@ -49,7 +49,7 @@ pub(crate) async fn serve(connection: Connection, first: Vec<u8>, deadline: Inst
         head.keep_alive &= !*stopping.borrow();
         within = gateway.timeouts.head;
         match head.target {
-            Target::Absolute { .. } => match Box::pin(forward(&gateway, &peer, client, &head)).await {
+            Target::Absolute { .. } => match Box::pin(forward(&guard, &peer, client, &head)).await {
                 Next::Again(same) => client = same,
                 Next::Last(client) => {
                     client.finish().await;
@@ -128,7 +128,7 @@ async fn connect(mut connection: Connection, early: Vec<u8>, head: RequestHead) 
     let form = Form::of(&head, false);
     let Target::Authority(destination) = head.target else { return None };
     let attempt = connection.attempt(Inbound::Connect, Ask::Stream(destination));
-    match connection.gateway().open(attempt).await {
+    match connection.gateway().open(attempt, &connection.client).await {
         Ok(opened) => {
             connection.stream.write_all(ESTABLISHED).await.ok()?;
             Some(Established::new(connection, early, opened))

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
     match request {
         Request::Connect(destination) => {
             let attempt = connection.attempt(Inbound::Socks5, Ask::Stream(destination));
-            match connection.gateway().open(attempt).await {
+            match connection.gateway().open(attempt, &connection.client).await {
                 Ok(opened) => {
                     connection.stream.write_all(&Reply::Succeeded.bytes()).await.ok()?;
                     return Some(Established::new(connection, bytes, opened));

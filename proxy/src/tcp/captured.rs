@@ -66,7 +66,7 @@ pub(crate) async fn serve(
         let first = First::read(&mut connection.stream, until).await;
         return Box::pin(by_name(connection, attempt, first)).await;
     }
-    match connection.gateway().open(attempt).await {
+    match connection.gateway().open(attempt, &connection.client).await {
         Ok(opened) => Some(Established::new(connection, Vec::new(), opened)),
         Err(refused) => {
             let first = First::read(&mut connection.stream, Instant::now() + PATIENCE).await;
@@ -150,7 +150,7 @@ fn is_for_one_host(head: &RequestHead) -> bool {
 
 async fn open(connection: &Connection, attempt: Attempt, is_http: bool) -> Result<Opened, Refused> {
     let gateway = connection.gateway();
-    let permit = gateway.decide(attempt).await?;
+    let permit = gateway.decide(attempt, &connection.client).await?;
     if is_http && permit.first_bytes() == FirstBytes::Tls {
         // What would be found in the tunnel is known already.
         let denial = gateway.gate.refuse_permit(permit, Reason::TlsRequired, now());

@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Failed;
-use super::pipe::{Filled, Pipe};
-use crate::stream::{Stream, with_buffer};
+use super::pipe::{Filled, Pipe, SIZE};
+use super::{Failed, Gauge};
+use crate::stream::{BUFFER, Stream, with_buffer};
 
 /// A read of this size counts as bulk. Below it a copy is cheaper than moving pages.
 const LARGE: usize = 16 * 1024;
@@ -78,7 +78,7 @@ impl Flow {
     }
 
     /// Moves what can be moved now. Ready once the source has finished and the sink has been half-closed;
-    /// `count` hears of every byte taken from the source. A sink that has `finished` itself needs no half-close: the
+    /// `gauge` says how much may be taken from the source, and hears of every byte that was. A sink that has `finished` itself needs no half-close: the
     /// close that follows says the same.
     pub(super) fn poll(
         &mut self,
@@ -86,7 +86,7 @@ impl Flow {
         source: &mut Stream,
         sink: &mut Stream,
         finished: bool,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<(), Failed>> {
         for _ in 0..TURN {
             if self.end == End::Done {
@@ -104,8 +104,8 @@ impl Flow {
             // and the sender waits, and no memory of ours is tied up.
             ready!(sink.poll_write_ready(cx)).map_err(|_| Failed::Sink)?;
             match self.phase {
-                Phase::Bulk { small } => ready!(self.poll_splice(cx, source, sink, small, &count))?,
-                Phase::Messages { .. } | Phase::CopyOnly => ready!(self.poll_copy(cx, source, sink, &count))?,
+                Phase::Bulk { small } => ready!(self.poll_splice(cx, source, sink, small, gauge))?,
+                Phase::Messages { .. } | Phase::CopyOnly => ready!(self.poll_copy(cx, source, sink, gauge))?,
             }
         }
         cx.waker().wake_by_ref();
@@ -152,16 +152,18 @@ impl Flow {
         cx: &mut Context<'_>,
         source: &mut Stream,
         sink: &mut Stream,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<(), Failed>> {
+        let mut reserved = gauge.reserve(BUFFER)?;
         with_buffer(|buffer| {
-            ready!(Pin::new(source).poll_read(cx, buffer)).map_err(|_| Failed::Source)?;
+            let mut buffer = buffer.take(reserved.room());
+            ready!(Pin::new(source).poll_read(cx, &mut buffer)).map_err(|_| Failed::Source)?;
             let got = buffer.filled();
             if got.is_empty() {
                 self.end = End::Eof;
                 return Poll::Ready(Ok(()));
             }
-            count(got.len());
+            reserved.took(got.len());
             if let Some(byte) = self.stop_at.take()
                 && got.first() == Some(&byte)
             {
@@ -195,15 +197,16 @@ impl Flow {
         source: &mut Stream,
         sink: &mut Stream,
         small: u8,
-        count: impl Fn(usize),
+        gauge: Gauge<'_>,
     ) -> Poll<Result<(), Failed>> {
         ready!(source.poll_read_ready(cx)).map_err(|_| Failed::Source)?;
         let Some(mut pipe) = Pipe::borrow() else {
-            return self.poll_copy(cx, source, sink, count);
+            return self.poll_copy(cx, source, sink, gauge);
         };
-        match pipe.fill(source).map_err(|_| Failed::Source)? {
+        let mut reserved = gauge.reserve(SIZE)?;
+        match pipe.fill(source, reserved.room()).map_err(|_| Failed::Source)? {
             Filled::Bytes(bytes) => {
-                count(bytes);
+                reserved.took(bytes);
                 self.phase = match small + 1 {
                     _ if bytes >= LARGE => Phase::Bulk { small: 0 },
                     STREAK.. => Phase::Messages { large: 0 },
@@ -216,6 +219,7 @@ impl Flow {
             Filled::Unsupported => self.phase = Phase::CopyOnly,
         }
         pipe.give_back();
-        self.poll_copy(cx, source, sink, count)
+        drop(reserved);
+        self.poll_copy(cx, source, sink, gauge)
     }
 }

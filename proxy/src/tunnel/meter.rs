@@ -1,8 +1,14 @@
 //! What the rest of the gateway may see and do of a running tunnel: count its bytes, and end it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use policy::Reason;
+use tokio::time::Instant;
+
+use crate::limits::{Account, Allowance};
 
 /// The live side of one tunnel, shared by the task that copies and by whoever watches it.
 #[derive(Debug, Default)]
@@ -10,6 +16,10 @@ pub struct Meter {
     up: AtomicU64,
     down: AtomicU64,
     order: Mutex<Order>,
+    /// What the bytes count against.
+    account: Option<Arc<Account>>,
+    /// When the tunnel's own time is over.
+    ends: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -19,6 +29,29 @@ struct Order {
 }
 
 impl Meter {
+    /// A meter of a tunnel that counts against the limits of a sandbox and may last as long as `lifetime`.
+    pub(crate) fn of(account: Arc<Account>, lifetime: Option<Duration>) -> Self {
+        let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
+        Self { account: Some(account), ends, ..Self::default() }
+    }
+
+    /// When the tunnel's own time is over.
+    pub(crate) const fn ends(&self) -> Option<Instant> {
+        self.ends
+    }
+
+    /// The direction from the client.
+    pub(crate) fn upward(&self) -> Gauge<'_> {
+        let allowance = self.account.as_deref().map(|account| &account.up);
+        Gauge { bytes: &self.up, allowance, limit: Reason::LimitUpload }
+    }
+
+    /// The direction from the upstream.
+    pub(crate) fn downward(&self) -> Gauge<'_> {
+        let allowance = self.account.as_deref().map(|account| &account.down);
+        Gauge { bytes: &self.down, allowance, limit: Reason::LimitDownload }
+    }
+
     /// Bytes taken from the client so far.
     pub fn up(&self) -> u64 {
         self.up.load(Ordering::Relaxed)
@@ -59,16 +92,78 @@ impl Meter {
         Poll::Pending
     }
 
+    /// Counts bytes from the client that have been taken already.
     pub(crate) fn add_up(&self, bytes: usize) {
-        self.up.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.upward().add(bytes);
     }
 
+    /// Counts bytes from the upstream that have been taken already.
     pub(crate) fn add_down(&self, bytes: usize) {
-        self.down.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.downward().add(bytes);
     }
 
     fn order(&self) -> MutexGuard<'_, Order> {
         // No code runs under the lock that could leave the two fields at odds.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One direction: what has passed, and what may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gauge<'m> {
+    bytes: &'m AtomicU64,
+    allowance: Option<&'m Allowance>,
+    limit: Reason,
+}
+
+/// Nothing more may pass, for this limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over(pub(crate) Reason);
+
+/// Room for bytes that are about to be taken; what is not taken of it is given back.
+#[derive(Debug)]
+pub(crate) struct Reserved<'m> {
+    gauge: Gauge<'m>,
+    room: usize,
+    taken: usize,
+}
+
+impl<'m> Gauge<'m> {
+    /// Reserves at most `most` bytes.
+    ///
+    /// # Errors
+    /// Where not one is left.
+    pub(crate) fn reserve(self, most: usize) -> Result<Reserved<'m>, Over> {
+        match self.allowance.map_or(most, |allowance| allowance.reserve(most)) {
+            0 if most > 0 => Err(Over(self.limit)),
+            room => Ok(Reserved { gauge: self, room, taken: 0 }),
+        }
+    }
+
+    fn add(self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Some(allowance) = self.allowance {
+            allowance.charge(bytes);
+        }
+    }
+}
+
+impl Reserved<'_> {
+    pub(crate) const fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Notes bytes that were taken of it.
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.taken += bytes;
+        self.gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(allowance) = self.gauge.allowance {
+            allowance.give_back(self.room.saturating_sub(self.taken));
+        }
     }
 }

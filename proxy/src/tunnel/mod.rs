@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use policy::Reason;
+use tokio::time::{Instant, sleep_until};
 
 use self::flow::Flow;
 use crate::stream::Stream;
@@ -33,6 +34,7 @@ pub(crate) mod pipe;
 mod tests;
 
 pub use meter::Meter;
+pub(crate) use meter::{Gauge, Over};
 
 /// The idle limit is looked at this many times in its length, so a tunnel ends between one and one and a
 /// quarter limits after its last byte, and no byte has to touch a timer.
@@ -82,6 +84,8 @@ pub enum Cause {
     UpstreamReset,
     /// No byte passed either way for the idle limit.
     Idle,
+    /// A limit of its sandbox was reached; both sides were reset.
+    Over(Reason),
     /// [`Meter::kill`] ended it; both sides were reset.
     Killed,
 }
@@ -94,6 +98,14 @@ enum Failed {
     Sink,
     /// Neither: the first byte is one to stop at.
     Stopped,
+    /// Neither: a limit of the sandbox is reached.
+    Over(Reason),
+}
+
+impl From<Over> for Failed {
+    fn from(Over(limit): Over) -> Self {
+        Self::Over(limit)
+    }
 }
 
 impl Tunnel {
@@ -120,7 +132,7 @@ impl Tunnel {
     fn end(&self, cause: Cause, started: Instant) -> Closed {
         match cause {
             // A peer must not take a cut stream for a whole one.
-            Cause::ClientReset | Cause::UpstreamReset | Cause::Killed => {
+            Cause::ClientReset | Cause::UpstreamReset | Cause::Over(_) | Cause::Killed => {
                 self.client.reset_on_close();
                 self.upstream.reset_on_close();
             }
@@ -133,18 +145,21 @@ impl Tunnel {
         let Self { client, upstream, to_upstream, to_client, meter, idle } = self;
         let mut up = Flow::new(mem::take(to_upstream), stop_at);
         let mut down = Flow::new(mem::take(to_client), None);
-        let mut idled = pin!(idled(*idle, meter));
+        let mut expired = pin!(expired(*idle, meter));
         let mut first = None;
         let cause = poll_fn(|cx| {
             if meter.poll_killed(cx).is_ready() {
                 return Poll::Ready(Some(Cause::Killed));
             }
             let finished = (up.is_done(), down.is_done());
-            let up = up.poll(cx, client, upstream, finished.1, |bytes| meter.add_up(bytes));
-            let down = down.poll(cx, upstream, client, finished.0, |bytes| meter.add_down(bytes));
+            let up = up.poll(cx, client, upstream, finished.1, meter.upward());
+            let down = down.poll(cx, upstream, client, finished.0, meter.downward());
             match (&up, &down) {
                 (Poll::Ready(Err(Failed::Stopped)), _) | (_, Poll::Ready(Err(Failed::Stopped))) => {
                     return Poll::Ready(None);
+                }
+                (Poll::Ready(Err(Failed::Over(limit))), _) | (_, Poll::Ready(Err(Failed::Over(limit)))) => {
+                    return Poll::Ready(Some(Cause::Over(*limit)));
                 }
                 (Poll::Ready(Err(Failed::Source)), _) | (_, Poll::Ready(Err(Failed::Sink))) => {
                     return Poll::Ready(Some(Cause::ClientReset));
@@ -163,7 +178,10 @@ impl Tunnel {
                 }
                 (Poll::Pending, Poll::Pending) => {}
             }
-            idled.as_mut().poll(cx).map(|()| Some(Cause::Idle))
+            expired.as_mut().poll(cx).map(|expired| match expired {
+                Expired::Idle => Some(Cause::Idle),
+                Expired::Old => Some(Cause::Over(Reason::LimitLifetime)),
+            })
         })
         .await;
         if cause.is_none() {
@@ -174,16 +192,30 @@ impl Tunnel {
     }
 }
 
-/// Returns once no byte has moved for `limit`.
-pub(crate) async fn idled(limit: Duration, meter: &Meter) {
+/// What time has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expired {
+    /// No byte has moved for the idle limit.
+    Idle,
+    /// It has lasted as long as its sandbox allows.
+    Old,
+}
+
+/// Returns once no byte has moved for `idle`, or the stream's own time is over.
+pub(crate) async fn expired(idle: Duration, meter: &Meter) -> Expired {
     let mut seen = total(meter);
     let mut quiet = 0;
     while quiet < IDLE_LOOKS {
-        sleep(limit / IDLE_LOOKS).await;
+        let look = Instant::now() + idle / IDLE_LOOKS;
+        sleep_until(meter.ends().map_or(look, |end| end.min(look))).await;
+        if meter.ends().is_some_and(|end| end <= Instant::now()) {
+            return Expired::Old;
+        }
         let now = total(meter);
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
     }
+    Expired::Idle
 }
 
 fn total(meter: &Meter) -> u64 {

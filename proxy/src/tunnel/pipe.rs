@@ -95,13 +95,14 @@ impl Pipe {
         self.filled == 0
     }
 
-    /// Moves what the socket has into the empty pipe.
+    /// Moves what the socket has into the empty pipe, at most `most` bytes.
     ///
     /// The readiness of the socket is left alone, since neither would-block nor zero has one meaning here: in
     /// front of an urgent byte splice says would-block, and zero, as at the end, once the sender has finished
     /// behind it (seen on Linux 6.18). The caller asks by a read, which has one.
-    pub(crate) fn fill(&mut self, from: &Stream) -> io::Result<Filled> {
-        match splice(from, None, &self.write, None, SIZE, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
+    pub(crate) fn fill(&mut self, from: &Stream, most: usize) -> io::Result<Filled> {
+        match splice(from, None, &self.write, None, most.min(SIZE), SpliceFlags::MOVE | SpliceFlags::NONBLOCK)
+        {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(Filled::Nothing),
             Ok(bytes) => {
                 self.filled += bytes;

@@ -37,7 +37,7 @@ impl Pipe {
         match *self {}
     }
 
-    pub(crate) fn fill(&mut self, _: &Stream) -> io::Result<Filled> {
+    pub(crate) fn fill(&mut self, _: &Stream, _: usize) -> io::Result<Filled> {
         match *self {}
     }
 

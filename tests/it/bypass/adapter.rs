@@ -20,7 +20,7 @@ use super::{
     case::{Case, Input, bytes},
     input::LOG_FULL,
 };
-use crate::support::{ClientCertificate, Scene, SceneBuilder, TestAuthority};
+use crate::support::{ClientCertificate, Scene, SceneBuilder, TestAuthority, UNLIMITED};
 
 /// What the harness or the product cannot do yet, in words.
 #[derive(Debug)]
@@ -357,6 +357,8 @@ fn apply_policy(scene: SceneBuilder, case: &Case, dir: &Path) -> Result<SceneBui
         identify(name)?
     )
     .expect("a string");
+    // The cases go fast; only the limit on new names is what one of them is about.
+    toml += &UNLIMITED.replace("s1", name);
     for (other, its) in others.into_iter().flatten() {
         write!(
             toml,

@@ -245,6 +245,11 @@ impl Facts for Evidence<'_> {
         }
         Ok(match step.name.as_str() {
             "dns_upstream_queries" => self.asked.len().into(),
+            // An alert stands on the metric of the limits (deploy/).
+            "alert" if text(step)? == "dns_tunnel" => {
+                let (_, metrics) = self.scene.gateway().metrics(self.scene.lab(), "/metrics");
+                metrics.contains("tidegate_limits_hit_total{limit=\"limit_names\"}").into()
+            }
             "upstream_dials" => self.dials().len().into(),
             "upstream_bytes_sent" => self.upstream_bytes().into(),
             "upstream_first_bytes" => {

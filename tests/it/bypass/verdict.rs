@@ -33,7 +33,9 @@ fn judge_one(forms: &[&Expect], evidence: &mut Evidence<'_>, layer: &str) -> Res
         Assertion::parse(&text).map_err(|error| format!("{text}: {error}")).map(|parsed| (text, parsed))
     };
     let assertions = expect.assert.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    for exchange in &evidence.exchanges {
+    // A budget lets so many through: which of them, no exchange tells by itself.
+    let is_budget = expect.assert.iter().any(|text| text.starts_with("answered<="));
+    for exchange in evidence.exchanges.iter().filter(|_| !is_budget) {
         let mut judged = forms.iter().map(|form| judge_exchange(form, exchange, evidence, layer));
         let first = judged.next().unwrap_or(Ok(()));
         if first.is_err() && !judged.any(|other| other.is_ok()) {

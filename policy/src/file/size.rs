@@ -2,12 +2,13 @@
 
 use std::ops::RangeInclusive;
 
-use policy::file::{Item, quoted};
+use super::mistake::quoted;
+use super::reader::Item;
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Reads a size in bytes within a range; reports anything else.
-pub(super) fn read(item: &Item<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+pub fn read(item: &Item<'_>, range: RangeInclusive<u64>) -> Option<u64> {
     let text = item.string()?;
     let Some(size) = parse(text) else {
         item.mistake(format!("{} is no size", quoted(text)), "write \"64KiB\", \"256MiB\" or \"2GiB\"");
@@ -23,7 +24,7 @@ pub(super) fn read(item: &Item<'_>, range: RangeInclusive<u64>) -> Option<u64> {
     Some(size)
 }
 
-fn parse(text: &str) -> Option<u64> {
+pub(super) fn parse(text: &str) -> Option<u64> {
     let (unit, size) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
     let number = text.strip_suffix(unit)?;
     let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

@@ -3,13 +3,14 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use policy::file::{Item, quoted};
+use super::mistake::quoted;
+use super::reader::Item;
 
 /// The units, the greatest first, in milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// Reads a duration within a range; reports anything else.
-pub(super) fn read(item: &Item<'_>, range: RangeInclusive<Duration>) -> Option<Duration> {
+pub fn read(item: &Item<'_>, range: RangeInclusive<Duration>) -> Option<Duration> {
     let text = item.string()?;
     let Some(duration) = parse(text) else {
         item.mistake(format!("{} is no duration", quoted(text)), "write \"10s\", \"5m\" or \"1h\"");
@@ -24,7 +25,7 @@ pub(super) fn read(item: &Item<'_>, range: RangeInclusive<Duration>) -> Option<D
 }
 
 /// Whole numbers with their units, the greater units first, each at most once.
-fn parse(text: &str) -> Option<Duration> {
+pub(super) fn parse(text: &str) -> Option<Duration> {
     let (mut rest, mut total, mut last) = (text, 0_u64, u64::MAX);
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

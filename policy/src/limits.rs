@@ -1,0 +1,73 @@
+//! Limits: how much a sandbox may do, as its table says. What counts against them lives with the inbounds; whoever is
+//! over one is refused through [`crate::Gate`].
+
+use std::time::Duration;
+
+/// The limits of a sandbox. `None` is "unlimited", which is written; what is not written has a default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients that are connected at once.
+    pub connections: Option<u32>,
+    /// Streams that are asked for in a second, refused ones too.
+    pub new_connections_per_second: Option<u32>,
+    /// Plain requests in a second, refused ones too.
+    pub requests_per_second: Option<u32>,
+    /// DNS questions in a second, refused ones too.
+    pub dns_per_second: Option<u32>,
+    /// Names in a minute that a wildcard allows and that were not asked for lately, over all inbounds: data can be
+    /// carried out in names.
+    pub new_names_per_minute: Option<u32>,
+    /// Bytes from the sandbox, all its streams together.
+    pub upload: Option<Quota>,
+    /// Bytes to the sandbox, all its streams together.
+    pub download: Option<Quota>,
+    /// A stream is cut when it is so old.
+    pub lifetime: Option<Duration>,
+    /// A stream with no byte either way for this long is closed; `None` is what `[timeouts]` says.
+    pub idle: Option<Duration>,
+}
+
+/// So many bytes in so much time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The bytes.
+    pub bytes: u64,
+    /// The time.
+    pub window: Duration,
+}
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+impl Limits {
+    /// Nothing is limited.
+    pub const NONE: Self = Self {
+        connections: None,
+        new_connections_per_second: None,
+        requests_per_second: None,
+        dns_per_second: None,
+        new_names_per_minute: None,
+        upload: None,
+        download: None,
+        lifetime: None,
+        idle: None,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // Browsers hold at most this many.
+            connections: Some(256),
+            // Installers and browsers open some dozens within a second, and then use them.
+            new_connections_per_second: Some(200),
+            // Package managers that fetch over plain HTTP come to some hundreds.
+            requests_per_second: Some(1000),
+            dns_per_second: Some(500),
+            new_names_per_minute: Some(60),
+            upload: Some(Quota { bytes: 200 << 20, window: HOUR }),
+            download: Some(Quota { bytes: 20 << 30, window: HOUR }),
+            lifetime: None,
+            idle: None,
+        }
+    }
+}
