@@ -54,6 +54,16 @@ impl Controls {
     /// # Errors
     /// Where one cannot be started, or does not answer.
     pub fn start() -> io::Result<Self> {
+        let controls = Self::bind()?;
+        controls.serve()?;
+        Ok(controls)
+    }
+
+    /// Opens the sockets of controls, without a thread: a process that is to be copied has none.
+    ///
+    /// # Errors
+    /// Where one cannot be opened.
+    pub fn bind() -> io::Result<Self> {
         let random = RandomState::new();
         let nonce = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(2));
         let folder = Path::new("/tmp").join(format!("tidegate-probe-{nonce}"));
@@ -73,12 +83,18 @@ impl Controls {
         };
         let contacts = Arc::new(AtomicU32::new(0));
         let ends = vec![End::Tcp(tcp), End::Unix(hidden), End::Unix(shown)];
-        for end in &ends {
-            end.serve(known.nonce.clone(), Arc::clone(&contacts))?;
+        Ok(Self { known, folder, contacts, ends })
+    }
+
+    /// Answers from now on, once it is sure that each of them can be reached here.
+    ///
+    /// # Errors
+    /// Where one does not answer.
+    pub fn serve(&self) -> io::Result<()> {
+        for end in &self.ends {
+            end.serve(self.known.nonce.clone(), Arc::clone(&self.contacts))?;
         }
-        let controls = Self { known, folder, contacts, ends };
-        controls.check()?;
-        Ok(controls)
+        self.check()
     }
 
     /// What a probe must know of them.
