@@ -20,12 +20,22 @@ use crate::support::{
 };
 
 const POLICY: &str = r#"
+[sandbox.s1]
+policies = ["base"]
+identify = [{ default = true }]
+[policy.base]
 allow = [
     "web.example.com:80,8080", "api.example.com", "git.example.com:22", "*.wild.example.com:22,443",
     "203.0.113.40:5432,80", "[2001:db8:cafe::40]:5432",
 ]
 deny = ["203.0.113.99", "bad.wild.example.com"]
 "#;
+
+/// A policy with one entry.
+fn allowing(entry: &str) -> String {
+    let (before, _) = POLICY.split_once("allow").unwrap();
+    format!("{before}allow = [{entry:?}]")
+}
 
 /// A world in which port 22 and 5432 speak first, as SSH and others do.
 fn inside() -> InsideBuilder {
@@ -194,7 +204,7 @@ fn a_bound_address_tells_its_name() {
     for other in others {
         assert_eq!(inside.ask(other, RecordType::PTR).metadata.response_code, ResponseCode::NXDomain);
     }
-    inside.reload("allow = [\"web.example.com:80\"]");
+    inside.reload(&allowing("web.example.com:80"));
     let address = inside.namespace.bind(&policy::Hostname::parse("api.example.com").unwrap(), true).unwrap();
     let reverse = hickory_proto::rr::Name::from(IpAddr::V4(address.v4)).to_string();
     let reply = inside.ask(&reverse, RecordType::PTR);
@@ -488,7 +498,7 @@ fn a_reload_ends_captured_streams_and_names_keep_their_addresses() {
     let before = inside.address_of("git.example.com", RecordType::A);
     let mut client = inside.connect(SocketAddr::new(before, 22));
     assert_eq!(client.take(6), b"hello\n");
-    inside.reload("allow = [\"new.example.com:22\"]");
+    inside.reload(&allowing("new.example.com:22"));
     assert_eq!(ended(client), (vec![], true));
     assert_ne!(inside.address_of("new.example.com", RecordType::A), before);
     assert!(is_reset(&inside, &SocketAddr::new(before, 22).to_string()));

@@ -1,12 +1,17 @@
 //! Invariant 2, "one answer": the same attempt gets the same decision and the same reason through every inbound and
 //! `explain`; and invariant 4: after all of it, nobody upstream has heard of a denied name.
 
-use std::{fmt::Write, net::IpAddr};
+use std::{
+    fmt::Write,
+    net::{IpAddr, SocketAddr},
+};
 
 use hickory_proto::rr::RecordType;
+use policy::{Ask, Destination, Reason, SandboxId, decide::View};
 use serde_json::Value;
+use tidegate::lab::origin::Behaviour;
 
-use crate::support::{PROXY_DNS, Scene, ask, extended_error, run_tidegate};
+use crate::support::{Inside, PROXY_DNS, Scene, ask, eventually, extended_error, run_tidegate};
 
 const POLICY: &str = r#"
 [policy.base]
@@ -187,6 +192,64 @@ fn invariant_2_one_answer_and_4_a_denied_name_is_never_resolved() {
         if matches!(answer, NameDenied(_)) {
             assert!(!asked.iter().any(|asked| exactly(&asked.name)), "{host} was asked upstream");
         }
+    }
+}
+
+/// The inbound of a sandbox with a network of its own: it dials names by their bound addresses, and literals as they are.
+#[test]
+fn invariant_2_a_captured_connection_gets_the_answer_of_every_inbound() {
+    let mut builder = Inside::new(POLICY).origins(&[22, 80, 443, 5432, 8443], |_| Behaviour::Echo);
+    for (name, records) in ZONE {
+        builder = builder.resolving(name, records);
+    }
+    let Some(inside) = builder.start() else { return };
+
+    let mut wrong = String::new();
+    for &(host, port, answer) in ASKS {
+        let literal = host.parse::<IpAddr>().map(|address| address.to_canonical());
+        let to = match literal {
+            // These never leave the sandbox: they are its own loopback, or no destination of a stream.
+            Ok(own) if own.is_loopback() || own.is_unspecified() || own.is_multicast() => continue,
+            Ok(address) => address,
+            Err(_) => {
+                // A denied name has no address there; whoever had one before is denied as well.
+                let name = policy::Hostname::parse(host).unwrap();
+                IpAddr::V4(inside.namespace.bind(&name, true).unwrap().v4)
+            }
+        };
+        let client = inside.try_connect(SocketAddr::new(to, port)).map(|mut client| {
+            client.send(b"no name\r\n");
+            client
+        });
+        let seen = eventually("its decision", || inside.take_decision());
+        let reason = answer.reason().unwrap_or("-");
+        let canonical = literal.map_or_else(
+            |_| authority(&host.to_ascii_lowercase().replace(".com.", ".com"), port),
+            |address| authority(&address.to_string(), port),
+        );
+        let wanted = format!("tcp {} {reason} {canonical}", answer.decision());
+        if seen != wanted {
+            writeln!(wrong, "{host}:{port}: {seen}, wanted {wanted}").unwrap();
+        }
+        drop(client);
+        let (policy, local) = (inside.gate.policy(), inside.gate.local_addresses());
+        let view = View { policy: &policy, local: &local, now: dns::clock::now() };
+        let asked = Destination::from_authority(authority(host, port).as_bytes()).unwrap();
+        let told = view.explain_captured(&SandboxId::parse("s1").unwrap(), &Ask::Stream(asked));
+        let before_resolving = match answer {
+            AddressDenied(_) | UpstreamFailed(_) => None,
+            answer => answer.reason(),
+        };
+        if told.reason.map(Reason::code) != before_resolving {
+            writeln!(wrong, "explain --captured {host}:{port}: {:?}", told.reason).unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    for (host, ..) in ASKS.iter().filter(|(.., answer)| matches!(answer, NameDenied(_))) {
+        assert!(
+            !inside.asked().iter().any(|asked| asked.eq_ignore_ascii_case(host)),
+            "{host} was asked upstream"
+        );
     }
 }
 

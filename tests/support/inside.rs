@@ -93,7 +93,7 @@ impl Observer for Recorder {
 }
 
 impl Inside {
-    /// A sandbox with a policy `base` of these tables; HTTP on port 80 of the world and echoes elsewhere.
+    /// A sandbox under these policies and sandboxes, of which it is `s1`; HTTP on port 80 of the world and echoes elsewhere.
     #[expect(clippy::new_ret_no_self, reason = "it is described first and started then")]
     pub fn new(policy: &str) -> InsideBuilder {
         InsideBuilder {
@@ -152,6 +152,13 @@ impl Inside {
         });
         assert_eq!(seen, expected);
         self.recorder.0.lock().unwrap().clear();
+    }
+
+    /// Takes the first decision about a captured connection that was not taken yet.
+    pub fn take_decision(&self) -> Option<String> {
+        let mut events = self.recorder.0.lock().unwrap();
+        events.retain(|event| event.starts_with("tcp "));
+        (!events.is_empty()).then(|| events.remove(0))
     }
 
     /// Takes the events, which must all be this one, at least once.
@@ -274,8 +281,7 @@ fn local() -> LocalAddresses {
 
 fn compile(policy: &str) -> Arc<Policy> {
     let text = format!(
-        "[addresses]\ntreat_as_public = [\"203.0.113.0/24\", \"2001:db8:cafe::/48\"]\n\
-         [sandbox.s1]\npolicies = [\"base\"]\nidentify = [{{ default = true }}]\n[policy.base]\n{policy}"
+        "[addresses]\ntreat_as_public = [\"203.0.113.0/24\", \"2001:db8:cafe::/48\"]\nown = [\"10.200.0.1\"]\n{policy}"
     );
     let documents = [Document::new("inside.toml", text.as_bytes()).unwrap()];
     let policy = load(&documents, dns::clock::now(), &local());
