@@ -140,12 +140,6 @@ impl RuleRef {
         self.set.rule(self.index).expect("a rule of the set")
     }
 
-    /// The policy (or `internal.X` or `registry.X` table) that holds the rule.
-    #[must_use]
-    pub fn policy(&self) -> &str {
-        self.set.name()
-    }
-
     /// The file where the rule stands.
     #[must_use]
     pub fn file(&self) -> &str {

@@ -289,6 +289,7 @@ fn brackets_and_addresses_are_told_apart() {
         ("2001:db8::1", "an IPv6 address without brackets: where the port begins is anyone's guess"),
         ("2001:db8::/64", "an IPv6 address without brackets: where the port begins is anyone's guess"),
         ("a.example.com:1:2", "more than one colon"),
+        ("a].example.com", "the host name has a character that host names do not have"),
         ("[2001:db8::/129]", "the prefix length is not a plain number in range"),
         ("10.0.0.0/33", "the prefix length is not a plain number in range"),
         ("10.0.0.1/31", "the range has host bits set"),

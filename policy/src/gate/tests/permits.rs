@@ -109,6 +109,14 @@ fn only_a_rule_that_names_the_host_itself_is_exact() {
 }
 
 #[test]
+fn a_rule_opens_the_types_that_it_names() {
+    let terms = Terms { qtypes: Some(vec![QType::TXT]), ..Terms::default() };
+    let bench = Bench::new(vec![with("a.example.com:443", terms)]);
+    let answer = |qtype| bench.answer(lookup("a.example.com", qtype));
+    assert_eq!([QType::TXT, QType::ANY, QType::A].map(answer), ["allow", "allow", "qtype_not_allowed"]);
+}
+
+#[test]
 fn a_rule_that_has_ended_opens_nothing_under_the_same_generation() {
     let until = NOW.plus_nanos(1_000_000_000);
     let bench = Bench::new(vec![with("a.example.com:443", Terms { until: Some(until), ..Terms::default() })]);
