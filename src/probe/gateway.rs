@@ -40,16 +40,16 @@ fn ask(ground: &Ground<'_>, way: &'static str, authority: &str) -> Line {
             return Line::unproven(way, format!("the gateway at {proxy}: {}", socket::told(&error)));
         }
     };
-    let answer = String::from_utf8_lossy(&answer);
-    let status = answer.split(' ').nth(1).unwrap_or_default();
-    let reason = answer.lines().find_map(|line| line.strip_prefix("Tidegate-Reason: ")).map(str::trim);
-    match (status, reason) {
-        (status, _) if status.starts_with('2') => {
+    match socket::refusal(&answer) {
+        Some((status, _)) if status.starts_with('2') => {
             Line::escaped(way, format!("{authority}: the gateway opened it"))
         }
-        (status, Some(reason)) => {
+        Some((status, Some(reason))) => {
             Line::contained(way, format!("{authority}: the gateway saw it and said {status} {reason}"))
         }
-        (status, None) => Line::unproven(way, format!("{authority}: {status}, and not by a gateway of ours")),
+        Some((status, None)) => {
+            Line::unproven(way, format!("{authority}: {status}, and not by a gateway of ours"))
+        }
+        None => Line::unproven(way, format!("{authority}: an answer that is no HTTP")),
     }
 }

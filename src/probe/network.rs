@@ -96,14 +96,29 @@ fn stream(ground: &Ground<'_>, way: &'static str, to: SocketAddr) -> Line {
         Stream::Failed(error) => (false, socket::told(&error)),
         Stream::Open(mut stream) => {
             // A name that nobody has: the gateway's answer, not an origin's, is what comes.
-            let request = b"GET / HTTP/1.1\r\nHost: tidegate-probe.example\r\nConnection: close\r\n\r\n";
-            match socket::exchange(&mut stream, request) {
-                Ok(answer) if answer.is_empty() => (true, "taken, then closed".to_owned()),
-                Ok(answer) => (true, format!("taken, answered with {} bytes", answer.len())),
+            let http = b"GET / HTTP/1.1\r\nHost: tidegate-probe.example\r\nConnection: close\r\n\r\n";
+            let (request, read): (_, fn(&[u8]) -> String) = match to.port() {
+                53 => (over_tcp(&question()), |answer| dns_answer(answer.get(2..).unwrap_or_default())),
+                _ => (http.to_vec(), |answer| format!("answered with {} bytes", answer.len())),
+            };
+            match socket::exchange(&mut stream, &request) {
+                Ok(answer) => match socket::refusal(&answer) {
+                    Some((status, Some(reason))) => {
+                        (true, format!("the gateway took it and said {status} {reason}"))
+                    }
+                    _ if answer.is_empty() => (true, "taken, then closed".to_owned()),
+                    _ => (true, format!("taken; {}", read(&answer))),
+                },
                 Err(error) => (true, format!("taken, then: {}", socket::told(&error))),
             }
         }
     })
+}
+
+/// A message with its length in front (RFC 1035 section 4.2.2).
+fn over_tcp(message: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(message.len()).unwrap_or_default();
+    [&length.to_be_bytes()[..], message].concat()
 }
 
 /// Judges an attempt to send to an address: it tells whether somebody answered, and how it fared.

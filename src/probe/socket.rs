@@ -87,6 +87,17 @@ pub(super) fn exchange(stream: &mut TcpStream, request: &[u8]) -> io::Result<Vec
     Ok(answer.get(..length).unwrap_or_default().to_vec())
 }
 
+/// The status of an HTTP answer, and the reason that a gateway of ours gives with it.
+pub(super) fn refusal(answer: &[u8]) -> Option<(String, Option<String>)> {
+    let text = String::from_utf8_lossy(answer);
+    let status = text.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
+    let reason = text.lines().find_map(|line| line.strip_prefix("Tidegate-Reason: ")).map(str::trim);
+    let word = |text: &str| {
+        text.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').take(40).collect()
+    };
+    Some((word(status), reason.map(word)))
+}
+
 /// Sends a burst of datagrams, and gives the first answer to any.
 pub(super) fn datagrams(to: SocketAddr, payload: &[u8]) -> io::Result<Vec<u8>> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
