@@ -15,9 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dns::clock::now;
-use policy::{
-    Ask, Attempt, ByName, Decision, Denial, Destination, FirstBytes, Host, Hostname, Inbound, Reason,
-};
+use policy::{Ask, Attempt, ByName, Denial, Destination, FirstBytes, Host, Hostname, Inbound, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -162,12 +160,11 @@ async fn open(connection: &Connection, attempt: Attempt, is_http: bool) -> Resul
 /// A client that says nothing waits for a server to speak. It is never led to the address that it chose, not even in
 /// learn mode: nobody knows who that would be.
 async fn refuse_silent(connection: Connection, attempt: Attempt) {
-    let gate = &connection.gateway().gate;
-    let denial = match gate.check(attempt) {
-        Decision::Deny(denial) => denial,
-        Decision::Allow(permit) => gate.refuse_permit(permit, Reason::AddressLiteralNotListed, now()),
-    };
-    denial.settle().await;
+    let gateway = connection.gateway();
+    // A refusal is on record already.
+    if let Ok(permit) = gateway.decide(attempt, &connection.client).await {
+        gateway.gate.refuse_permit(permit, Reason::AddressLiteralNotListed, now()).settle().await;
+    }
     connection.stream.reset_on_close();
 }
 
