@@ -14,20 +14,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{Event, Gate, Observer, Receipt};
+use policy::{Event, Gate, Observer, Receipt, SandboxId};
 use prometheus::Registry;
 use proxy::UpstreamProxy;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::admin::{self, Api, Namespaces, Phase, ReloadOrder, Roles, Status};
+use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice};
 use crate::config::{self, Config, ConfigError};
 use crate::descriptors;
+use crate::enforcement::Enforcement;
 use crate::host::{self, HostError};
-use crate::listeners::{BindError, Files, Listeners};
+use crate::listeners::{self, BindError, Files, Listeners};
 use crate::lookup::{self, UpstreamUnknown};
 use crate::metrics::{DecisionCounts, Metrics};
+use crate::namespaces::{Namespaces, NotOpened, Open};
+use crate::netns::handover::Checked;
 
 /// How long to wait before the host's addresses are read again where that failed.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
@@ -42,7 +45,7 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A gateway without listeners protects nobody.
-    #[error("nothing listens: write `proxy` or `dns` in [listen]")]
+    #[error("nothing listens: write `proxy`, `dns` or `admin` in [listen]")]
     NothingListens,
     /// The floor needs the addresses of this host.
     #[error(transparent)]
@@ -73,6 +76,7 @@ pub(crate) struct Core {
     pub(crate) gate: Arc<Gate>,
     pub(crate) gateway: Arc<proxy::Gateway>,
     pub(crate) audit: Arc<Audit>,
+    pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) metrics: Metrics,
     pub(crate) status: Arc<Status>,
     pub(crate) roles: Arc<Roles>,
@@ -86,7 +90,8 @@ pub struct App {
     dns: dns::Server,
     listeners: Listeners,
     host: host::Watch,
-    namespaces: Option<Namespaces>,
+    own: Option<admin::Namespaces>,
+    stop: watch::Sender<()>,
 }
 
 /// A gateway that serves.
@@ -136,9 +141,18 @@ impl App {
         let host = host::Watch::start()?;
         let now = dns::clock::now();
         let config = config::load(path, now, host.addresses())?;
-        if config.listen.all().next().is_none() {
+        if config.listen.all().next().is_none() && config.listen.admin.is_none() {
             return Err(StartError::NothingListens);
         }
+        Self::assemble(host, config).await
+    }
+
+    /// A gateway by a config that may list no listener: one whose only clients are in namespaces of their own.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn assemble(host: host::Watch, config: Config) -> Result<Self, StartError> {
+        let now = dns::clock::now();
         let registry = Registry::new();
         let metrics = Metrics::new(&registry)?;
         let audit = Arc::new(Audit::open(&audit_settings(&config.audit), &registry)?);
@@ -152,20 +166,28 @@ impl App {
         let dns = dns::Server::new(Arc::clone(&gate), resolver.clone(), dns_metrics, limits, counted);
         let streams = streams(&config, &resolver).await?;
         let gateway = proxy::Gateway::new(Arc::clone(&gate), resolver, asked, streams, &registry)?;
-        let namespaces = match config.listen.admin {
-            Some(_) => Some(Namespaces::own().map_err(StartError::Namespaces)?),
+        let own = match config.listen.admin {
+            Some(_) => Some(admin::Namespaces::own().map_err(StartError::Namespaces)?),
             None => None,
         };
-        // Where only root and the gateway's own user have a role, nobody else need come near it.
-        let admin_mode = if config.admin.names_anybody() { 0o666 } else { 0o600 };
-        let listeners = Listeners::bind(&config.listen, admin_mode).await?;
+        let listeners = Listeners::bind(&config.listen).await?;
+        listeners::admit(&config.listen, &config)?;
         metrics.started(gate.generation(), &config.policy, now);
         let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
         let roles = Arc::new(Roles::default());
         roles.set(config.admin.clone());
-        let core = Core { gate, gateway, audit, metrics, status, roles };
-        Ok(Self { core, config, dns, listeners, host, namespaces })
+        let enforcement = Enforcement::new(Arc::clone(&audit), metrics.clone());
+        let (stop, stopped) = watch::channel(());
+        let namespaces = Arc::new(Namespaces::new(
+            Arc::clone(&gate),
+            Arc::clone(&gateway),
+            dns.clone(),
+            enforcement,
+            stopped,
+        ));
+        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles };
+        Ok(Self { core, config, dns, listeners, host, own, stop })
     }
 
     /// The config that it started with.
@@ -182,7 +204,8 @@ impl App {
     #[must_use]
     pub fn serve(self) -> Running {
         let Listeners { proxy, dns, metrics, admin, files } = self.listeners;
-        let (stop, stopped) = watch::channel(());
+        let stop = self.stop;
+        let stopped = stop.subscribe();
         let mut inbounds = JoinSet::new();
         for listener in proxy {
             let (gateway, stop) = (Arc::clone(&self.core.gateway), until_closed(&stopped));
@@ -210,7 +233,7 @@ impl App {
             background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
         }
         let (api, orders) = Api::new(core.clone());
-        if let (Some(listener), Some(own)) = (admin, self.namespaces) {
+        if let (Some(listener), Some(own)) = (admin, self.own) {
             background.spawn(admin::serve_socket(listener, own, api));
         }
         core.status.enter(Phase::Ready);
@@ -222,13 +245,23 @@ impl Running {
     /// Waits for what the main loop must see to.
     pub async fn happening(&mut self) -> Happened {
         tokio::select! {
-            ended = self.inbounds.join_next() => Happened::Broken(match ended {
-                Some(Ok(Err(error))) => error,
-                Some(Ok(Ok(())) | Err(_)) | None => io::Error::other("an inbound has ended by itself"),
+            // Without listeners its only clients are in namespaces of their own.
+            Some(ended) = self.inbounds.join_next() => Happened::Broken(match ended {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => io::Error::other("an inbound has ended by itself"),
             }),
             // Without an admin socket nobody orders anything.
             Some(order) = self.orders.recv() => Happened::Order(order),
+            else => std::future::pending().await,
         }
+    }
+
+    /// Serves a namespace that was handed over, for as long as what it gives lives.
+    ///
+    /// # Errors
+    /// Where the sandbox is unknown or has a namespace, or the namespace is another sandbox's.
+    pub fn open_namespace(&self, sandbox: SandboxId, sockets: Checked) -> Result<Open, NotOpened> {
+        self.core.namespaces.open(sandbox, sockets)
     }
 
     /// Opens the audit anew, after it was moved away.
@@ -258,7 +291,9 @@ async fn probe_lost_audit(core: Core) {
         if core.audit.is_lost() {
             let detail = "the log could not be written; nothing was allowed meanwhile";
             // Whether it was written is what the next look at the audit tells.
-            let _ = core.audit.note(Notice::Enforcement { check: "audit", holds: false, detail }).await;
+            let notice =
+                Notice::Enforcement { sandbox: None, check: "audit", holds: false, reason: None, detail };
+            let _ = core.audit.note(notice).await;
         }
     }
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use policy::ListenerName;
+use rustix::process::geteuid;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
-use crate::config::{Endpoint, Listen, Listener};
+use crate::config::{Config, Endpoint, Listen, Listener};
 
 /// A listener that cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -60,11 +61,11 @@ impl Drop for Files {
 }
 
 impl Listeners {
-    /// Binds all of them, or none. `admin_mode` is the mode of the admin socket. Needs a tokio runtime.
+    /// Binds all of them, or none. The admin socket is its own user's alone until [`admit`]. Needs a tokio runtime.
     ///
     /// # Errors
     /// The first one that cannot be bound.
-    pub async fn bind(listen: &Listen, admin_mode: u32) -> Result<Self, BindError> {
+    pub async fn bind(listen: &Listen) -> Result<Self, BindError> {
         let mut files = Files::default();
         let mut proxy = Vec::with_capacity(listen.proxy.len());
         for listener in &listen.proxy {
@@ -81,7 +82,7 @@ impl Listeners {
         let admin = match &listen.admin {
             Some(path) => {
                 let at = Endpoint::Unix(path.clone());
-                Some(unix(path, admin_mode, &mut files).map_err(|why| error(&at, why))?)
+                Some(unix(path, &mut files).map_err(|why| error(&at, why))?)
             }
             None => None,
         };
@@ -109,13 +110,28 @@ fn inbound(listener: &Listener, files: &mut Files) -> io::Result<proxy::Listener
     }
 }
 
-fn unix(path: &Path, mode: u32, files: &mut Files) -> io::Result<UnixListener> {
+fn unix(path: &Path, files: &mut Files) -> io::Result<UnixListener> {
     remove_stale(path)?;
     let bound = UnixListener::bind(path)?;
     files.0.push(path.to_owned());
     // Who connects before this is told apart by uid and namespaces as everybody else.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(bound)
+}
+
+/// Lets those come near the admin socket whom the config names. Where only root and the gateway's own user may do
+/// anything, nobody else need reach it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn admit(listen: &Listen, config: &Config) -> Result<(), BindError> {
+    let Some(path) = &listen.admin else { return Ok(()) };
+    let own = geteuid().as_raw();
+    let mut owners = config.policy.sandboxes.values().flat_map(|sandbox| &sandbox.owners);
+    let has_others = config.admin.names_anybody() || owners.any(|uid| *uid != own && *uid != 0);
+    let mode = if has_others { 0o666 } else { 0o600 };
+    let at = Endpoint::Unix(path.clone());
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|why| error(&at, why))
 }
 
 async fn resolver(listener: &Listener) -> io::Result<DnsSockets> {

@@ -184,6 +184,23 @@ pub(crate) fn links(socket: impl AsFd, sequence: u32) -> io::Result<Vec<Link>> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "the list of links has no end"))
 }
 
+/// The links that the waiting notices tell of; empty where none waits. The socket must not block.
+pub(crate) fn noticed(socket: impl AsFd) -> io::Result<Vec<Link>> {
+    let mut found = Vec::new();
+    loop {
+        let datagram = match receive(&socket) {
+            Ok(datagram) => datagram,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
+            Err(error) => return Err(error),
+        };
+        for message in messages(&datagram) {
+            if let NetlinkPayload::InnerMessage(inner) = message?.payload {
+                found.extend(Link::of(inner));
+            }
+        }
+    }
+}
+
 /// The most datagrams of a dump that are read: a namespace with thousands of links has some hundred.
 const PAGES: usize = 4096;
 

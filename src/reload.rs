@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::app::Core;
 use crate::audit::Notice;
 use crate::config::{self, Config, ConfigError, Fingerprint};
+use crate::listeners;
 use crate::logging::LogLevel;
 
 /// How often the config is looked at: one stat(2).
@@ -91,6 +92,9 @@ impl Reloader {
         let generation = core.gate.install(Arc::clone(&config.policy));
         core.gateway.policy_changed();
         core.roles.set(config.admin.clone());
+        if let Err(error) = listeners::admit(&self.started_with.listen, config) {
+            tracing::error!(error = %crate::error_chain(&error), "some users may not reach the admin socket");
+        }
         self.log.set(config.log);
         let now = dns::clock::now();
         core.metrics.reloaded(generation, &config.policy, now);

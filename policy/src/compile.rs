@@ -64,6 +64,7 @@ impl Policy {
                 mode: table.mode,
                 hints: table.hints,
                 limits: table.limits,
+                owners: table.owners.clone(),
             };
             sandboxes.insert(table.id, Arc::new(sandbox));
         }

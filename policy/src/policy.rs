@@ -43,6 +43,8 @@ pub struct Sandbox {
     pub hints: bool,
     /// How much it may do.
     pub limits: Limits,
+    /// The users who may hand a namespace over for it.
+    pub owners: Vec<u32>,
 }
 
 impl Sandbox {

@@ -79,6 +79,8 @@ pub struct SandboxSource {
     pub hints: bool,
     /// How much it may do.
     pub limits: Limits,
+    /// The users who may hand a namespace over for it.
+    pub owners: Vec<u32>,
 }
 
 /// Everything that compiles to a [`crate::Policy`].

@@ -49,6 +49,7 @@ codes! {
     WrongNamespace FORBIDDEN "wrong_namespace" "only clients in the gateway's own namespaces are heard"
     NotFound NOT_FOUND "not_found" "there is no such thing"
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "that cannot be done to it"
+    UpgradeRequired UPGRADE_REQUIRED "upgrade_required" "this changes the protocol of the connection"
     Mistakes UNPROCESSABLE_ENTITY "mistakes" "what was asked for has mistakes"
     Unavailable SERVICE_UNAVAILABLE "unavailable" "the gateway cannot do that now"
 }

@@ -12,7 +12,7 @@ mod api;
 mod caller;
 mod pages;
 mod peer;
-mod routes;
+pub(crate) mod routes;
 mod socket;
 mod status;
 

@@ -69,7 +69,8 @@ async fn converse(stream: UnixStream, own: Namespaces, api: Arc<Api>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     match timeout(CLOCK, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a client of the admin socket failed"),

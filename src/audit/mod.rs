@@ -112,7 +112,8 @@ impl Audit {
         let at = dns::clock::now();
         let whose = match notice {
             Notice::Sandbox { sandbox, .. } => Some(&sandbox.id),
-            Notice::Reload { .. } | Notice::Enforcement { .. } => None,
+            Notice::Enforcement { sandbox, .. } => sandbox,
+            Notice::Reload { .. } => None,
         };
         self.shared.write(whose, 1, |encoder| record::notice(encoder, at, notice))
     }

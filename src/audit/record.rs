@@ -49,10 +49,14 @@ pub enum Notice<'a> {
     },
     /// The gateway checked whether it is the only way out.
     Enforcement {
+        /// Whose way out it is about; `None` where it is everybody's.
+        sandbox: Option<&'a SandboxId>,
         /// What was checked.
         check: &'a str,
         /// Whether it holds.
         holds: bool,
+        /// Why it does not.
+        reason: Option<Reason>,
         /// What was seen.
         detail: &'a str,
     },
@@ -192,10 +196,16 @@ pub(super) fn notice<'e>(to: &'e mut Encoder, at: Timestamp, notice: Notice<'_>)
             }
             by(to, asked_by);
         }
-        Notice::Enforcement { check, holds, detail } => {
+        Notice::Enforcement { sandbox, check, holds, reason: why, detail } => {
             open(to, at, "enforcement");
+            if let Some(sandbox) = sandbox {
+                to.text("sandbox", sandbox.as_str(), limit::ID);
+            }
             to.text("check", check, limit::LABEL);
             to.flag("ok", holds);
+            if why.is_some() {
+                reason(to, why);
+            }
             to.text("detail", detail, limit::DETAIL);
         }
     }

@@ -115,6 +115,7 @@ fn policy() -> Arc<Policy> {
         mode: Mode::Enforce,
         hints: false,
         limits: policy::Limits::default(),
+        owners: Vec::new(),
     };
     let policies =
         vec![PolicySource { name: "base".into(), place, rules: vec![rule], registries: Vec::new() }];
@@ -177,7 +178,14 @@ async fn every_kind_of_line_fits_the_published_schema() {
             by: Some(0),
         },
         Notice::Reload { generation: bench.gate.generation(), error: None, by: None },
-        Notice::Enforcement { check: "route", holds: true, detail: "only lo" },
+        Notice::Enforcement {
+            sandbox: bench.gate.policy().sandboxes.keys().next(),
+            check: "links",
+            holds: false,
+            reason: Some(Reason::LinkAppeared),
+            detail: "eth0",
+        },
+        Notice::Enforcement { sandbox: None, check: "route", holds: true, reason: None, detail: "only lo" },
     ] {
         bench.audit.note(notice).await.expect("recorded");
     }

@@ -1,5 +1,6 @@
 //! The command line: one file a verb. `tidegate help VERB` shows an example of each.
 
+mod attach;
 mod bridge;
 mod check;
 mod client;
@@ -34,6 +35,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Serve(serve::Serve),
+    Attach(attach::Attach),
     Check(check::Check),
     Log(log::Log),
     Domains(domains::Domains),
@@ -82,6 +84,7 @@ impl From<Outcome> for ExitCode {
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Serve(verb) => verb.run(),
+        Verb::Attach(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
         Verb::Log(verb) => verb.run(),
         Verb::Domains(verb) => verb.run(),

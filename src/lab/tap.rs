@@ -56,6 +56,19 @@ impl Tap {
         Ok(Tap { socket })
     }
 
+    /// How many frames passed the namespace's links since the last call, whoever sent them and whatever they hold.
+    pub fn frames(&self) -> io::Result<usize> {
+        let mut frame = [0; 1];
+        let mut count = 0;
+        loop {
+            match (&self.socket).read(&mut frame) {
+                Ok(_) => count += 1,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// What was sent since the last call.
     pub fn sent(&self) -> io::Result<BTreeSet<Sent>> {
         let mut sent = BTreeSet::new();

@@ -23,6 +23,7 @@ pub struct Metrics {
     reload_ok: IntGauge,
     reloaded_at: IntGauge,
     weakenings: IntGaugeVec,
+    enforcement_ok: IntGauge,
 }
 
 /// How a reload ended.
@@ -85,6 +86,10 @@ impl Metrics {
                 "When the config in force was read, in seconds since 1970.",
             )?,
             weakenings: register(registry, weakenings)?,
+            enforcement_ok: gauge(
+                "tidegate_enforcement_ok",
+                "1 while the gateway is the only way out of its sandboxes as far as it knows, else 0.",
+            )?,
         };
         for result in [ReloadResult::Success, ReloadResult::Failure] {
             all.reloads.with_label_values(&[result.label()]);
@@ -112,6 +117,11 @@ impl Metrics {
     /// Notes the generation after the host's addresses changed.
     pub fn generation(&self, generation: Generation) {
         self.generation.set(i64::try_from(generation.get()).unwrap_or(i64::MAX));
+    }
+
+    /// Notes whether the gateway is the only way out, as far as it knows.
+    pub fn enforced(&self, holds: bool) {
+        self.enforcement_ok.set(i64::from(holds));
     }
 
     fn in_force(&self, generation: Generation, policy: &Policy, at: Timestamp) {

@@ -8,6 +8,7 @@
 //!
 //! A descriptor is not a claim: whatever was handed over is asked what it is.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -91,6 +92,15 @@ pub enum HandoverRefused {
 /// # Errors
 /// Where the gateway refuses them or does not answer.
 pub fn send(gateway: &UnixStream, sockets: Sockets) -> Result<(), HandoverError> {
+    offer(gateway, sockets)?;
+    answer(gateway)
+}
+
+/// The first half of [`send`]: hands the sockets over.
+///
+/// # Errors
+/// Where the gateway is gone.
+pub fn offer(gateway: &UnixStream, sockets: Sockets) -> Result<(), HandoverError> {
     let all: Vec<BorrowedFd<'_>> =
         sockets.listeners.iter().chain([&sockets.links]).map(|socket| socket.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
@@ -101,6 +111,14 @@ pub fn send(gateway: &UnixStream, sockets: Sockets) -> Result<(), HandoverError>
     // The message is shorter than any socket's buffer: it goes whole.
     sendmsg(gateway, &[IoSlice::new(MESSAGE)], &mut control, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
     drop(sockets);
+    Ok(())
+}
+
+/// The second half of [`send`]: waits until the gateway has taken them. Whoever holds the stream may do it.
+///
+/// # Errors
+/// Where the gateway refuses them or does not answer.
+pub fn answer(gateway: &UnixStream) -> Result<(), HandoverError> {
     gateway.set_read_timeout(Some(CLOCK))?;
     let answer = read_line(gateway)?;
     match answer.strip_prefix("refused: ") {
@@ -158,7 +176,7 @@ pub fn receive(stream: &UnixStream) -> Result<Offered, HandoverRefused> {
 ///
 /// # Errors
 /// Where it is gone.
-pub fn acknowledge(mut stream: &UnixStream, refused: Option<&HandoverRefused>) -> io::Result<()> {
+pub fn acknowledge(mut stream: &UnixStream, refused: Option<&dyn Error>) -> io::Result<()> {
     let mut answer = String::new();
     match refused {
         None => answer.push_str("ok"),
@@ -280,7 +298,9 @@ fn place(socket: &OwnedFd, families: &[Family]) -> Result<Place, HandoverRefused
         true => kind == SocketType::DGRAM,
         false => kind == SocketType::STREAM && listens,
     };
-    if socket_reuseaddr(socket).map_err(read)? || socket_reuseport(socket).map_err(read)? {
+    // On a stream's listener it shares nothing (netns::kernel).
+    let is_shared = kind == SocketType::DGRAM && socket_reuseaddr(socket).map_err(read)?;
+    if is_shared || socket_reuseport(socket).map_err(read)? {
         return Err(unexpected(&format!("{what}, whose address others may share")));
     }
     let found = places(families).find(|place| place.address() == address && of_kind(place));

@@ -81,7 +81,7 @@ fn own_every_address(netlink: &mut Netlink, family: Family) -> io::Result<()> {
     }
 }
 
-/// Neither SO_REUSEADDR nor SO_REUSEPORT: with them a workload could take a share of the gateway's connections.
+/// Never SO_REUSEPORT, and no SO_REUSEADDR on datagrams: with them a workload could take a share of what is sent here.
 fn listen(place: Place) -> io::Result<OwnedFd> {
     let address = place.address();
     let kind = if place.is_datagram() { Type::DGRAM } else { Type::STREAM };
@@ -89,9 +89,14 @@ fn listen(place: Place) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&address.into())?;
-    if !place.is_datagram() {
-        socket.listen(BACKLOG)?;
+    if place.is_datagram() {
+        socket.bind(&address.into())?;
+        return Ok(socket.into());
     }
+    // Connections of the gateway before may still wait for their last packets (TIME_WAIT), for a minute. It shares nothing:
+    // while this listens nobody binds the port, and whoever has bound it ahead cannot listen (socket(7), SO_REUSEADDR).
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

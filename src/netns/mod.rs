@@ -9,6 +9,7 @@
 //! listeners, and those were created inside and handed over: no veth, no forwarding, nothing on the host to clean up.
 
 mod cookie;
+pub mod enter;
 pub mod handover;
 mod kernel;
 mod nftables;

@@ -28,6 +28,8 @@ const NEW_RULE: u16 = NEW_TABLE | 6;
 
 /// `NFPROTO_INET`: both families.
 const INET: u8 = 1;
+/// `NFPROTO_NETDEV`: a link's own.
+const NETDEV: u8 = 5;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
@@ -40,7 +42,7 @@ const NESTED: u16 = 0x8000;
 
 /// Makes the table what the ruleset says, whatever it held before.
 pub(super) fn replace(ruleset: &Ruleset) -> Batch {
-    let mut batch = Messages::default();
+    let mut batch = Messages { family: INET, ..Messages::default() };
     let table = |out: &mut Attributes| out.text(1, ruleset.table);
     batch.control(BATCH_BEGIN);
     // Created first, so that there is one to delete.
@@ -59,10 +61,29 @@ pub(super) fn replace(ruleset: &Ruleset) -> Batch {
             });
         }
     }
-    let last = batch.sequence;
-    batch.acknowledge_last();
-    batch.control(BATCH_END);
-    Batch { bytes: batch.bytes, last }
+    batch.finish()
+}
+
+/// Lets nothing pass a link, whatever sends or takes it (`NF_NETDEV_INGRESS`, Linux 4.2; `NF_NETDEV_EGRESS`, 5.16).
+pub(super) fn shut(link: &str) -> Batch {
+    let mut batch = Messages { family: NETDEV, ..Messages::default() };
+    let table = format!("tidegate {link}");
+    batch.control(BATCH_BEGIN);
+    batch.message(NEW_TABLE, CREATE, |out| out.text(1, &table));
+    for (name, hook) in [("arriving", 0), ("leaving", 1)] {
+        batch.message(NEW_CHAIN, CREATE, |out| {
+            out.text(1, &table);
+            out.text(3, name);
+            out.nest(4, |place| {
+                place.number(1, hook);
+                place.number(2, 0);
+                place.text(3, link);
+            });
+            out.number(5, DROP);
+            out.text(7, Kind::word(Kind::Filter));
+        });
+    }
+    batch.finish()
 }
 
 fn chain(out: &mut Attributes, table: &str, chain: &Chain) {
@@ -247,6 +268,7 @@ const fn number(protocol: Protocol) -> u8 {
 /// Messages one after another.
 #[derive(Default)]
 struct Messages {
+    family: u8,
     bytes: Vec<u8>,
     sequence: u32,
     last: usize,
@@ -261,7 +283,7 @@ impl Messages {
     fn message(&mut self, kind: u16, flags: u16, attributes: impl FnOnce(&mut Attributes)) {
         let mut out = Attributes::default();
         attributes(&mut out);
-        self.start(kind, REQUEST | flags, INET, 0, &out.0);
+        self.start(kind, REQUEST | flags, self.family, 0, &out.0);
     }
 
     /// `nlmsghdr` and `nfgenmsg`, and what follows them.
@@ -279,11 +301,15 @@ impl Messages {
         self.bytes.extend(attributes);
     }
 
-    fn acknowledge_last(&mut self) {
+    /// Closes the batch, whose last message is to be acknowledged.
+    fn finish(mut self) -> Batch {
         let flags = self.bytes.get_mut(self.last + 6..).and_then(|rest| rest.first_chunk_mut::<2>());
         if let Some(flags) = flags {
             *flags = (u16::from_ne_bytes(*flags) | ACKNOWLEDGE).to_ne_bytes();
         }
+        let last = self.sequence;
+        self.control(BATCH_END);
+        Batch { bytes: self.bytes, last }
     }
 }
 

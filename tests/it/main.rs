@@ -11,6 +11,7 @@
 mod support;
 
 mod admin;
+mod attach;
 mod audit;
 mod bridge;
 mod bypass;

@@ -43,7 +43,7 @@ fn hand_over(sockets: Sockets) -> Result<Checked, HandoverRefused> {
     let (inside, gateway) = UnixStream::pair().unwrap();
     let sender = thread::spawn(move || handover::send(&inside, sockets));
     let checked = handover::receive(&gateway).and_then(handover::Offered::check);
-    handover::acknowledge(&gateway, checked.as_ref().err()).unwrap();
+    handover::acknowledge(&gateway, checked.as_ref().err().map(|refused| refused as _)).unwrap();
     assert_eq!(sender.join().unwrap().is_ok(), checked.is_ok());
     checked
 }
@@ -237,6 +237,21 @@ fn nobody_shares_the_gateways_ports() {
         });
         assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse, "{port}");
     }
+}
+
+#[test]
+fn a_port_that_was_bound_ahead_of_the_gateway_cannot_be_listened_on() {
+    let Some(namespace) = namespace() else { return };
+    drop(set_up(&namespace));
+    let ahead = namespace.run(|| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&addr("127.0.0.1:15001").into())?;
+        Ok(socket)
+    });
+    let ahead = ahead.unwrap();
+    let _sockets = set_up(&namespace);
+    assert_eq!(ahead.listen(1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
 
 #[test]

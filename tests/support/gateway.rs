@@ -33,7 +33,7 @@ pub struct GatewayConfig {
     pub proxy: Vec<String>,
     /// `[listen] dns`.
     pub dns: Vec<String>,
-    /// Further lines of `[listen]`.
+    /// Further lines of `[listen]`; `{dir}` in them is the folder of the config.
     pub listen: String,
     /// `[dns] upstreams`.
     pub upstreams: Vec<String>,
@@ -71,7 +71,8 @@ pub struct NotStarted {
 impl GatewayConfig {
     /// The tables that stand behind the test's own. They come last, so that a byte order mark or a broken first line of
     /// the test stays where it is.
-    fn tables(&self, audit: &Path) -> String {
+    fn tables(&self, dir: &Path) -> String {
+        let audit = self.audit.clone().unwrap_or_else(|| dir.join("audit.jsonl"));
         let list = |items: &[String]| {
             let quoted: Vec<_> = items.iter().map(|item| format!("{item:?}")).collect();
             format!("[{}]", quoted.join(", "))
@@ -81,7 +82,7 @@ impl GatewayConfig {
              [addresses]\nown = {}\ntreat_as_public = {}\nnat64 = {}\n\n[timeouts]\n{}\n",
             list(&self.proxy),
             list(&self.dns),
-            self.listen,
+            self.listen.replace("{dir}", dir.to_str().unwrap()),
             list(&self.upstreams),
             audit,
             list(&self.own),
@@ -93,11 +94,7 @@ impl GatewayConfig {
 
     /// The whole file, with the audit log beside it.
     pub fn text(&self, dir: &Path) -> String {
-        format!(
-            "{}{}",
-            self.policy,
-            self.tables(&self.audit.clone().unwrap_or_else(|| dir.join("audit.jsonl")))
-        )
+        format!("{}{}", self.policy, self.tables(dir))
     }
 
     /// Writes the file into `dir` as the gateway wants it: nobody else may write it.

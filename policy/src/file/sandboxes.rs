@@ -65,16 +65,24 @@ fn sandbox<'a>(
     let mode = mode(&mut table, now);
     let hints = table.take("hints").and_then(|item| item.boolean()).unwrap_or(false);
     let limits = table.take("limits").and_then(|item| item.table()).map(limits::read).unwrap_or_default();
-    for (key, what) in [("owners", "owners, who may hand a namespace over")] {
-        if let Some(item) = table.take(key) {
-            item.not_built_yet(what, "remove it");
-        }
-    }
+    let owners = table.take("owners").map(|item| owners(&item)).unwrap_or_default();
     table.finish();
     let id = id?;
     let identify = evidence.iter().map(|(evidence, _)| evidence.clone()).collect();
     known.extend(evidence.into_iter().map(|(evidence, spot)| Known { sandbox: id.clone(), evidence, spot }));
-    Some(SandboxSource { id, place, policies, internal, identify, labels, local_peers, mode, hints, limits })
+    Some(SandboxSource {
+        id,
+        place,
+        policies,
+        internal,
+        identify,
+        labels,
+        local_peers,
+        mode,
+        hints,
+        limits,
+        owners,
+    })
 }
 
 /// Reads a list of names of tables that must exist: `key` holds it, `[group.NAME]` is each of them.
@@ -97,6 +105,25 @@ pub(super) fn names(
                 None => format!("write a table [{group}.NAME] for it, or remove it"),
             };
             item.mistake(format!("there is no [{group}.{}]", name.escape_debug()), hint);
+        }
+    }
+    found
+}
+
+/// The largest uid; the one above it stands for none (`setreuid(2)`).
+const LARGEST_UID: u64 = u32::MAX as u64 - 1;
+
+fn owners(item: &Item<'_>) -> Vec<u32> {
+    let Some(entries) = item.list() else { return Vec::new() };
+    let mut found: Vec<u32> = Vec::new();
+    for entry in entries {
+        let Some(uid) = entry.number(0..=LARGEST_UID).and_then(|uid| u32::try_from(uid).ok()) else {
+            continue;
+        };
+        if found.contains(&uid) {
+            entry.mistake(format!("{uid} is listed twice"), "remove one of them");
+        } else {
+            found.push(uid);
         }
     }
     found

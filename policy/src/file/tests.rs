@@ -475,7 +475,6 @@ fn what_is_not_built_yet_says_so() {
         "[[policy.a.rule]]\nhost = \"a.example.com\"\nports = \"*\"\npaths = [\"/**\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nmethods = [\"GET\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nca_file = \"/x\"",
-        "[sandbox.s]\nowners = [1000]",
         "[sandbox.s]\nidentify = [{ unix = \"/run/x\" }]",
         "[sandbox.s]\nidentify = [{ spiffe = \"spiffe://x/y\" }]",
     ] {
@@ -704,5 +703,15 @@ proptest::proptest! {
     #[test]
     fn any_text_is_read_without_panic(text in "(\\[|\\]|policy|sandbox|\\.a|\n|=|\"|allow|rule|host|1|,|\\{|\\}| ){0,40}") {
         let _ = load_text(&text);
+    }
+}
+
+#[test]
+fn owners_are_users() {
+    let read = loaded("[sandbox.s]\nowners = [0, 1000]");
+    let [sandbox] = &read.sandboxes.values().collect::<Vec<_>>()[..] else { panic!("one") };
+    assert_eq!(sandbox.owners, [0, 1000]);
+    for text in ["owners = [1000, 1000]", "owners = [4294967295]", "owners = [\"root\"]", "owners = 0"] {
+        one_mistake(&format!("[sandbox.s]\n{text}"));
     }
 }

@@ -96,6 +96,7 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
         mode,
         hints: true,
         limits: crate::Limits::default(),
+        owners: Vec::new(),
     };
     Source {
         registries: Vec::new(),

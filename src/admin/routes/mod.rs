@@ -1,12 +1,15 @@
 //! The routes of the admin API: one table, one file a resource. docs/admin.openapi.json describes them; a test compares.
 
 mod gateway;
+pub(crate) mod namespaces;
 mod tunnels;
 
 use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderValue, UPGRADE};
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use policy::SandboxId;
 
@@ -32,6 +35,7 @@ enum Call {
     Reload,
     ListTunnels,
     EndTunnel,
+    OpenNamespace,
 }
 
 const fn route(method: Method, path: &'static str, need: Need, call: Call) -> Route {
@@ -45,6 +49,8 @@ const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/reload", Need::Operate, Call::Reload),
     route(Method::GET, "/v1/tunnels", Need::See, Call::ListTunnels),
     route(Method::DELETE, "/v1/tunnels/{id}", Need::Change, Call::EndTunnel),
+    // Whom the sandbox's `owners` name, whatever their role.
+    route(Method::POST, "/v1/namespaces/{id}", Need::Nothing, Call::OpenNamespace),
 ];
 
 /// One request on its way to a route.
@@ -54,6 +60,8 @@ struct Asked<'a> {
     /// What stands for `{id}`; empty where the path has none.
     name: &'a str,
     query: &'a str,
+    /// The connection itself, where the client wants it for another protocol.
+    upgrade: Option<(HeaderValue, OnUpgrade)>,
 }
 
 impl Route {
@@ -76,8 +84,10 @@ impl Route {
 pub(super) async fn answer(
     api: &Arc<Api>,
     caller: &Caller,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
+    let protocol = request.headers().get(UPGRADE).cloned();
+    let upgrade = protocol.map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
     let (head, _) = request.into_parts();
     let found = ROUTES.iter().filter_map(|route| Some((route, route.matches(head.uri.path())?)));
     let found: Vec<_> = found.collect();
@@ -93,7 +103,7 @@ pub(super) async fn answer(
         let detail = format!("uid {} has no such role; [admin] of the config gives roles", caller.uid);
         return Problem::new(Code::NotPermitted, detail).into_response();
     }
-    let asked = Asked { api, caller, name, query: head.uri.query().unwrap_or_default() };
+    let asked = Asked { api, caller, name, query: head.uri.query().unwrap_or_default(), upgrade };
     asked.call(route.call).await.unwrap_or_else(Problem::into_response)
 }
 
@@ -106,6 +116,7 @@ impl Asked<'_> {
             Call::Reload => gateway::reload(&self).await,
             Call::ListTunnels => tunnels::list(&self),
             Call::EndTunnel => tunnels::end(&self).await,
+            Call::OpenNamespace => namespaces::open(self),
         }
     }
 
