@@ -84,7 +84,13 @@ impl Surroundings {
     fn trusts(&self, path: &Path) -> bool {
         let Ok(real) = path.canonicalize() else { return false };
         let open = rustix::fs::stat(&real).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
-        path.is_absolute() && !real.starts_with(&self.working) && !open
+        path.is_absolute() && !self.is_project(&real) && !open
+    }
+
+    /// Whether a workload may have written there: everywhere below the working directory. The root of the machine is no
+    /// project.
+    fn is_project(&self, real: &Path) -> bool {
+        self.working != Path::new("/") && real.starts_with(&self.working)
     }
 
     /// Whether there is a home folder whose files must not be used.

@@ -70,7 +70,7 @@ fn variables(client: &Client, around: &Surroundings) -> Vec<Seen> {
 fn project_files(client: &Client, around: &Surroundings) -> Vec<PathBuf> {
     let home = around.variable("HOME").map(Path::new).and_then(|home| home.canonicalize().ok());
     let folders = around.working().ancestors().enumerate().filter(|(depth, folder)| {
-        *depth == 0 || (Some(*folder) != home.as_deref() && *folder != Path::new("/"))
+        *folder != Path::new("/") && (*depth == 0 || Some(*folder) != home.as_deref())
     });
     folders.flat_map(|(_, folder)| client.project_files.iter().map(|file| folder.join(file))).collect()
 }

@@ -216,6 +216,16 @@ fn a_home_in_the_working_directory_is_no_source() {
     assert!(told(&ran).contains("the home folder lies in the working directory"), "{}", told(&ran));
 }
 
+/// The root of the machine is nobody's project: what lies below it is everything.
+#[test]
+fn from_the_root_everything_counts() {
+    let desk = Desk::new();
+    desk.configure(Path::new("/etc/ssl/certs/ca.pem"));
+    let Some(client) = clients().into_iter().find(|client| *client != "apt") else { return };
+    let ran = desk.discover(&["--offline", client]).current_dir("/").output().unwrap();
+    assert!(told(&ran).contains(&format!("hosts = [\"{MIRROR}\"]")), "{}", told(&ran));
+}
+
 #[test]
 fn unknown_and_missing_clients_are_told() {
     let desk = Desk::new();
