@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::app::Core;
 use crate::audit::Notice;
-use crate::config::{self, Config, ConfigError, Fingerprint};
+use crate::config::{self, Config, ConfigError, Fingerprint, Lists};
 use crate::listeners;
 use crate::logging::LogLevel;
 
@@ -32,6 +32,8 @@ pub struct Reloader {
     log: LogLevel,
     /// What the tables that are read at the start only say.
     started_with: Config,
+    /// The deny lists of the policy in force.
+    lists: Lists,
     watched: Watched,
 }
 
@@ -45,14 +47,16 @@ impl Reloader {
         started_with: Config,
         seen: Option<Fingerprint>,
     ) -> Self {
-        Self { core, path, log, started_with, watched: Watched::new(seen) }
+        let lists = started_with.lists.clone();
+        let seen = seen.map(|seen| seen.beside(lists.seen()));
+        Self { core, path, log, started_with, lists, watched: Watched::new(seen) }
     }
 
     /// Waits until the config has changed and settled.
     pub async fn changed(&mut self) {
         loop {
             sleep(LOOK_EVERY).await;
-            if self.watched.look(look(&self.path), Instant::now()) {
+            if self.watched.look(look_at_all(&self.path, &self.lists), Instant::now()) {
                 return;
             }
         }
@@ -63,13 +67,21 @@ impl Reloader {
     /// # Errors
     /// Why the old policy stays in force.
     pub async fn reload(&mut self, by: Option<u32>) -> Result<Generation, ConfigError> {
-        let seen = look(&self.path);
+        let config_seen = look(&self.path);
+        let seen = look_at_all(&self.path, &self.lists);
         let (path, local) = (self.path.clone(), self.core.gate.local_addresses());
-        let read = tokio::task::spawn_blocking(move || config::load(&path, dns::clock::now(), &local)).await;
+        let lists = self.lists.clone();
+        let read =
+            tokio::task::spawn_blocking(move || config::load_again(&path, dns::clock::now(), &local, &lists))
+                .await;
         // What changed while it was read is read again once it has settled.
         self.watched.read(seen);
         match read {
-            Ok(Ok(config)) => Ok(self.install(&config, by)),
+            Ok(Ok(config)) => {
+                self.watched.read(config_seen.map(|seen| seen.beside(config.lists.seen())));
+                self.lists = config.lists.clone();
+                Ok(self.install(&config, by))
+            }
             Ok(Err(error)) => {
                 self.keep(&error, by);
                 Err(error)
@@ -124,6 +136,11 @@ impl Reloader {
 
 fn look(path: &Path) -> Option<Fingerprint> {
     Fingerprint::of(path).ok()
+}
+
+/// A config with its deny lists.
+fn look_at_all(path: &Path, lists: &Lists) -> Option<Fingerprint> {
+    Some(look(path)?.beside(lists.look().iter()))
 }
 
 /// What is known of a config between looks; `None` stands for one that has vanished.

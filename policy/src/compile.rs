@@ -22,6 +22,7 @@ impl Policy {
         for policy in source.policies {
             pinned.insert(Arc::clone(&policy.name), policy.registries);
             let set = RuleSet::new(Arc::clone(&policy.name), policy.place.file, policy.rules);
+            let set = set.with_lists(policy.lists);
             sets.insert(policy.name, Arc::new(set));
         }
         let mut internals: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();

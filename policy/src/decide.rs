@@ -108,6 +108,10 @@ impl View<'_> {
             trace.step(|| format!("deny: {rule:?} matches"));
             return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
         }
+        if let Some(rule) = self.listed(sandbox, host) {
+            trace.step(|| format!("deny: {rule:?} holds the name"));
+            return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
+        }
         trace.step(|| "deny: no deny rule matches".to_owned());
         let grant = match search.best() {
             Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
@@ -196,6 +200,12 @@ impl View<'_> {
             }
         });
         found.map(Candidate::to_ref)
+    }
+
+    /// Step 4 for deny lists: they judge the name that was asked for, and no alias of it.
+    pub(crate) fn listed(&self, sandbox: &Sandbox, host: &Host) -> Option<RuleRef> {
+        let name = host.name()?;
+        sandbox.sets.iter().find_map(|set| Some(RuleRef::new(Arc::clone(set), set.listed(name)?)))
     }
 
     fn is_denied_by(&self, candidate: Candidate<'_>, port: Port) -> bool {

@@ -27,11 +27,13 @@ mod terms;
 mod time;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use self::document::Document;
 pub use self::keys::KEYS;
 pub use self::mistake::{Mistake, Report, quoted};
 pub use self::reader::{Config, Item, Parsed, Spot, Table};
+use crate::list::List;
 use crate::policy::Policy;
 use crate::rule::RuleName;
 use crate::sandbox::ListenerName;
@@ -51,12 +53,21 @@ pub struct Read<'a> {
     pub host_ports: Vec<(SocketAddr, Spot<'a>)>,
 }
 
-/// Reads and compiles the tables of this crate. `now` bounds `learn`; `local` are the addresses that no rule opens.
-pub fn read<'a>(config: &mut Config<'a>, now: Timestamp, local: &LocalAddresses) -> Read<'a> {
+/// Gives the deny list at an absolute path, or what is wrong with it.
+pub type ReadList<'l> = dyn FnMut(&str) -> Result<Arc<List>, Vec<Mistake>> + 'l;
+
+/// Reads and compiles the tables of this crate. `now` bounds `learn`; `local` are the addresses that no rule opens;
+/// `lists` gives the deny list at an absolute path.
+pub fn read<'a>(
+    config: &mut Config<'a>,
+    now: Timestamp,
+    local: &LocalAddresses,
+    lists: &mut ReadList<'_>,
+) -> Read<'a> {
     let addresses = addresses::read(config);
     let context = rules::Context { addresses: &addresses, local };
     let registries = registry::read(config, &context);
-    let policies = policies::read(config, &context, &registries);
+    let policies = policies::read(config, &context, &registries, lists);
     let (internals, host_ports) = internal::read(config, &context);
     let (sandboxes, listeners) = sandboxes::read(config, now, &policies, &internals);
     let source = Source { policies, internals, registries, sandboxes, addresses };
@@ -74,7 +85,8 @@ pub fn read<'a>(config: &mut Config<'a>, now: Timestamp, local: &LocalAddresses)
 pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Result<Policy, Vec<Mistake>> {
     let parsed = Parsed::new(documents);
     let mut config = parsed.config();
-    let policy = read(&mut config, now, local).policy;
+    let mut none = |file: &str| Err(vec![Mistake::of_file(file, "deny lists are not read here", "")]);
+    let policy = read(&mut config, now, local, &mut none).policy;
     config.finish();
     parsed.finish(policy)
 }
@@ -84,6 +96,7 @@ fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {
     let place = narrowing.place();
     let path = |rule: &crate::RuleRef| match rule.rule().name() {
         RuleName::Internal | RuleName::Host(_) => rule.to_string(),
+        RuleName::List(_) => format!("policy.{rule}"),
         RuleName::Id(_) | RuleName::Listed(..) | RuleName::Unnamed(_) => format!("policy.{rule}"),
     };
     let what = format!(

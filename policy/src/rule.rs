@@ -45,6 +45,8 @@ pub enum RuleName {
     Internal,
     /// The place in the `hosts` of a `[registry.X]` table, counted from 0.
     Host(u32),
+    /// A file of names in the policy's `lists`.
+    List(Arc<str>),
 }
 
 /// One rule as its author wrote it.
@@ -154,7 +156,7 @@ impl RuleRef {
     }
 }
 
-/// `base.allow[2]`, `issues.read-issues`, `internal.billing`, `registry.pip.hosts[0]`.
+/// `base.allow[2]`, `issues.read-issues`, `internal.billing`, `registry.pip.hosts[0]`, `base.lists[/etc/ads.txt]`.
 impl fmt::Display for RuleRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.set.name())?;
@@ -164,6 +166,7 @@ impl fmt::Display for RuleRef {
             RuleName::Listed(Action::Deny, place) => write!(f, ".deny[{place}]"),
             RuleName::Unnamed(place) => write!(f, ".rule[{place}]"),
             RuleName::Host(place) => write!(f, ".hosts[{place}]"),
+            RuleName::List(file) => write!(f, ".lists[{file}]"),
             RuleName::Internal => Ok(()),
         }
     }

@@ -22,9 +22,11 @@ use self::record::{Kind, PortsId, Record, SharedPorts};
 pub use self::view::RuleView;
 use crate::destination::Port;
 use crate::hostname::Hostname;
+use crate::list::List;
 use crate::names::{NameId, NameTable};
 use crate::pattern::{HostPattern, PortSet};
 use crate::rule::{Action, Rule, RuleName};
+use crate::source::Place;
 use crate::time::Timestamp;
 
 /// A named set of rules: a `[policy.X]`, an `[internal.X]` or a `[registry.X]` table.
@@ -39,6 +41,8 @@ pub struct RuleSet {
     names: NameTable<Anchor>,
     nets: Vec<(u8, HashMap<IpNet, Anchor>)>,
     any: Anchor,
+    /// Deny lists, and the numbers of the rules that stand for them.
+    lists: Vec<(Arc<List>, u32)>,
     /// The ports that allow rules open for some name.
     name_ports: Option<PortSet>,
     /// When its rules end, in order.
@@ -60,6 +64,7 @@ impl RuleSet {
             names: NameTable::with_room(rules.len() + rules.len() / 64, bytes),
             nets: Vec::new(),
             any: Anchor::default(),
+            lists: Vec::new(),
             name_ports: None,
             ends: Vec::new(),
         };
@@ -69,6 +74,31 @@ impl RuleSet {
         set.names.shrink();
         set.ends.sort_unstable();
         set
+    }
+
+    /// The same with deny lists, each as a rule behind the others.
+    #[must_use]
+    pub fn with_lists(mut self, lists: Vec<(Arc<List>, Place)>) -> Self {
+        for (list, place) in lists {
+            let Ok(at) = u32::try_from(self.records.len()) else { break };
+            let rule = Rule {
+                host: HostPattern::Any,
+                ports: PortSet::any(),
+                action: Action::Deny,
+                name: RuleName::List(Arc::clone(list.file())),
+                line: place.line,
+                column: place.column,
+                terms: None,
+            };
+            self.add(rule, at);
+            self.lists.push((list, at));
+        }
+        self
+    }
+
+    /// The rule that stands for a deny list with this name on it, if one has it.
+    pub(crate) fn listed(&self, name: &Hostname) -> Option<u32> {
+        self.lists.iter().find(|(list, _)| list.blocks(name)).map(|(_, at)| *at)
     }
 
     /// The policy's name, or `internal.X`, or `registry.X`.
@@ -212,6 +242,8 @@ impl RuleSet {
         let name = anchor(&rule).and_then(|name| self.names.insert(name.as_str()));
         let next = match (&rule.host, name) {
             (HostPattern::Net(net), _) => self.nets_of(net.prefix_len()).entry(*net).or_default().push(at),
+            // It speaks for the names of its file only, which are not looked up here.
+            (HostPattern::Any, _) if matches!(rule.name, RuleName::List(_)) => NONE,
             (HostPattern::Any, _) => self.any.push(at),
             (host, Some(name)) => {
                 let covers_below = !matches!(host, HostPattern::Exact(_));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::identity::Evidence;
 use crate::limits::Limits;
+use crate::list::List;
 use crate::policy::Mode;
 use crate::rule::{Rule, RuleRef};
 use crate::sandbox::SandboxId;
@@ -30,6 +31,8 @@ pub struct PolicySource {
     pub place: Place,
     /// Its entries and long-form rules, in file order.
     pub rules: Vec<Rule>,
+    /// Its deny lists, each with its place.
+    pub lists: Vec<(Arc<List>, Place)>,
     /// The registries that it names.
     pub registries: Vec<Arc<str>>,
 }

@@ -117,8 +117,13 @@ fn policy() -> Arc<Policy> {
         limits: policy::Limits::default(),
         owners: Vec::new(),
     };
-    let policies =
-        vec![PolicySource { name: "base".into(), place, rules: vec![rule], registries: Vec::new() }];
+    let policies = vec![PolicySource {
+        name: "base".into(),
+        place,
+        rules: vec![rule],
+        lists: Vec::new(),
+        registries: Vec::new(),
+    }];
     let source = Source { policies, sandboxes: vec![sandbox], ..Source::default() };
     Arc::new(Policy::compile(source).expect("no conflict"))
 }

@@ -51,6 +51,23 @@ pub(super) fn read(path: &Path) -> Result<Vec<Document>, Vec<Mistake>> {
     if mistakes.is_empty() { Ok(documents) } else { Err(mistakes) }
 }
 
+/// Reads one file that others publish and the operator has put there: whoever may write it decides what is denied.
+///
+/// # Errors
+/// Where it cannot be read, is too large, or could have been written by others.
+pub(super) fn read_one(path: &Path) -> Result<Vec<u8>, Box<Mistake>> {
+    let Opened::File(file) = open(path)? else {
+        return Err(Box::new(Mistake::of_file(shown(path), "this is a directory", "name a file")));
+    };
+    let mut bytes = Vec::new();
+    file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(|error| Box::new(unreadable(path, &error)))?;
+    if bytes.len() as u64 > SIZE_LIMIT {
+        let what = format!("the list is larger than {} MiB", SIZE_LIMIT >> 20);
+        return Err(Box::new(Mistake::of_file(shown(path), what, "")));
+    }
+    Ok(bytes)
+}
+
 enum Opened {
     File(File),
     Folder(OwnedFd),
@@ -210,6 +227,14 @@ impl Fingerprint {
             seen.extend(stat(&path.join("..data")).ok().as_ref().map(Seen::new));
         }
         Ok(Self(seen))
+    }
+}
+
+impl Fingerprint {
+    /// This and other files as one.
+    pub(crate) fn beside<'f>(mut self, others: impl Iterator<Item = &'f Self>) -> Self {
+        self.0.extend(others.flat_map(|other| other.0.iter().cloned()));
+        self
     }
 }
 

@@ -14,6 +14,7 @@ mod dns;
 mod environment;
 mod files;
 mod listen;
+mod lists;
 mod log;
 mod state;
 mod timeouts;
@@ -34,6 +35,7 @@ pub use self::environment::{config_candidates, https_proxy, variables};
 pub use self::files::Fingerprint;
 use self::files::shown;
 pub use self::listen::{Endpoint, Listen, Listener};
+pub use self::lists::Lists;
 pub use self::state::State;
 pub use self::timeouts::Timeouts;
 pub use self::upstream::Upstream;
@@ -59,6 +61,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The compiled policy.
     pub policy: Arc<Policy>,
+    /// The deny lists that the policy uses, to be used again where their files stay the same.
+    pub lists: Lists,
 }
 
 /// Why there is no config.
@@ -135,11 +139,29 @@ pub fn find(named: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
 /// # Errors
 /// Every mistake; then nothing is to be served from it.
 pub fn load(path: &Path, now: Timestamp, local: &LocalAddresses) -> Result<Config, ConfigError> {
-    let documents = files::read(path).map_err(ConfigError::Mistakes)?;
-    parse(&documents, now, local).map_err(ConfigError::Mistakes)
+    load_again(path, now, local, &Lists::default())
 }
 
-fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Result<Config, Vec<Mistake>> {
+/// The same, with the deny lists that were read before.
+///
+/// # Errors
+/// Every mistake; then nothing is to be served from it.
+pub fn load_again(
+    path: &Path,
+    now: Timestamp,
+    local: &LocalAddresses,
+    before: &Lists,
+) -> Result<Config, ConfigError> {
+    let documents = files::read(path).map_err(ConfigError::Mistakes)?;
+    parse(&documents, now, local, before).map_err(ConfigError::Mistakes)
+}
+
+fn parse(
+    documents: &[Document],
+    now: Timestamp,
+    local: &LocalAddresses,
+    before: &Lists,
+) -> Result<Config, Vec<Mistake>> {
     let parsed = Parsed::new(documents);
     let mut top = parsed.config();
     let (listen, metrics) = Listen::read(&mut top);
@@ -150,11 +172,12 @@ fn parse(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> Resu
     let log = log::read(&mut top);
     let upstream = Upstream::read(&mut top);
     let timeouts = Timeouts::read(&mut top);
-    let read = policy::file::read(&mut top, now, local);
+    let mut lists = Lists::default();
+    let read = policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before));
     listen.check(metrics, &read);
     let policy = Arc::new(read.policy);
     top.finish();
-    parsed.finish(Config { listen, dns, admin, state, audit, log, upstream, timeouts, policy })
+    parsed.finish(Config { listen, dns, admin, state, audit, log, upstream, timeouts, policy, lists })
 }
 
 /// The metrics listener of the config at `path`, whatever else is wrong with that config: a health check must not

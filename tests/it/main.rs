@@ -25,6 +25,7 @@ mod identity;
 mod invariants;
 mod lab;
 mod limits;
+mod lists;
 mod mistakes;
 mod netns;
 mod one_answer;

@@ -82,6 +82,10 @@ impl View<'_> {
             return Err(Finding { name_exists, ..Finding::bare(reason) });
         }
         trace.step(|| format!("floor: {name} passes"));
+        if let Some(rule) = self.listed(sandbox, &host) {
+            trace.step(|| format!("deny: {rule:?} holds the name"));
+            return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists });
+        }
         let found = Openings::of(self, sandbox, &host);
         let denied: Vec<_> = found.denied().collect();
         let (mut best, mut opens_type) = (None, false);

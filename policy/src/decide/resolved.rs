@@ -116,7 +116,7 @@ impl View<'_> {
         if port == Some(socket.port()) { Ok(()) } else { Err(Reason::AddressForbidden) }
     }
 
-    /// Judges the host that a tunnel to a literal showed: it meets the floor and deny rules only.
+    /// Judges the host that a tunnel to a literal showed: it meets the floor, deny rules and deny lists only.
     ///
     /// # Errors
     /// The reason for which the tunnel must be closed.
@@ -131,7 +131,11 @@ impl View<'_> {
         }
         match (self.floor(host), ask.port()) {
             (Some(reason), _) => Err(reason),
-            (None, Some(port)) if self.deny_rule(sandbox, host, port).is_some() => Err(Reason::DeniedByRule),
+            (None, Some(port))
+                if self.deny_rule(sandbox, host, port).is_some() || self.listed(sandbox, host).is_some() =>
+            {
+                Err(Reason::DeniedByRule)
+            }
             (None, _) => Ok(()),
         }
     }

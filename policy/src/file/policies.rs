@@ -3,24 +3,28 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::mistake::quoted;
+use super::ReadList;
+use super::mistake::{Report, quoted};
 use super::reader::{Config, Item, Table};
 use super::rules::{Context, NAME_HINT, entry, is_name, long_form};
 use super::sandboxes::names;
+use crate::list::List;
 use crate::rule::{Action, Rule, RuleName};
-use crate::source::{PolicySource, RegistrySource};
+use crate::source::{Place, PolicySource, RegistrySource};
 
 pub(super) fn read(
     config: &mut Config<'_>,
     context: &Context<'_>,
     registries: &[RegistrySource],
+    lists: &mut ReadList<'_>,
 ) -> Vec<PolicySource> {
+    let mut lists = Lists { read: lists, report: config.report() };
     let registries = Existing {
         names: registries.iter().map(|table| Arc::clone(&table.name)).collect(),
         whole: config.is_whole(),
     };
     let tables = config.group("policy").into_iter();
-    tables.map(|(name, table)| policy(name, table, context, &registries)).collect()
+    tables.map(|(name, table)| policy(name, table, context, &registries, &mut lists)).collect()
 }
 
 /// The registries that a policy may name.
@@ -30,7 +34,36 @@ struct Existing {
     whole: bool,
 }
 
-fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>, existing: &Existing) -> PolicySource {
+/// Where deny lists come from, and where the mistakes in them go.
+struct Lists<'l> {
+    read: &'l mut ReadList<'l>,
+    report: &'l Report,
+}
+
+impl Lists<'_> {
+    fn list(&mut self, text: &str, item: &Item<'_>) -> Option<(Arc<List>, Place)> {
+        let Some(path) = text.strip_prefix("file:").filter(|path| path.starts_with('/')) else {
+            let what = format!("{} is no list", quoted(text));
+            item.mistake(what, "write \"file:/etc/tidegate/blocklist.txt\", with an absolute path");
+            return None;
+        };
+        match (self.read)(path) {
+            Ok(list) => Some((list, item.spot().place())),
+            Err(mistakes) => {
+                mistakes.into_iter().for_each(|mistake| self.report.add(mistake));
+                None
+            }
+        }
+    }
+}
+
+fn policy(
+    name: &str,
+    mut table: Table<'_>,
+    context: &Context<'_>,
+    existing: &Existing,
+    lists: &mut Lists<'_>,
+) -> PolicySource {
     if !is_name(name) {
         table.spot().mistake(format!("{} is no name for a policy", quoted(name)), NAME_HINT);
     }
@@ -41,14 +74,15 @@ fn policy(name: &str, mut table: Table<'_>, context: &Context<'_>, existing: &Ex
     }
     later(&mut table, "ask", "rules that ask a person", "list the hosts in `allow` or leave them denied");
     let registries = names(&mut table, ("registries", "registry"), &existing.names, existing.whole);
-    later(&mut table, "lists", "deny lists", "list the hosts in `deny`");
+    let named = table.take("lists").and_then(|item| item.strings()).unwrap_or_default();
+    let lists = named.iter().filter_map(|(text, item)| lists.list(text, item)).collect();
     if let Some(long) = table.take("rule").and_then(|item| item.list()) {
         rules.extend(long.zip(0..).filter_map(|(item, at)| long_form(item.table()?, at, context)));
     }
     twice(&rules, table.spot());
     let place = table.spot().place();
     table.finish();
-    PolicySource { name: name.into(), place, rules, registries }
+    PolicySource { name: name.into(), place, rules, lists, registries }
 }
 
 /// An empty list asks for nothing, so it may stay.

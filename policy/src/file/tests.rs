@@ -465,7 +465,6 @@ fn rules_that_could_not_work_are_refused() {
 fn what_is_not_built_yet_says_so() {
     for text in [
         "[policy.a]\nask = [\"a.example.com\"]",
-        "[policy.a]\nlists = [\"file:/etc/x\"]",
         "[registry.x]\nhosts = [\"a.example.com\"]\ninspect = true",
         "[registry.x]\nhosts = [\"a.example.com:80\", \"b.example.com\"]\nmethods = [\"GET\"]",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\naction = \"ask\"",

@@ -100,7 +100,13 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
     };
     Source {
         registries: Vec::new(),
-        policies: vec![PolicySource { name: "base".into(), place: place(), rules, registries: Vec::new() }],
+        policies: vec![PolicySource {
+            name: "base".into(),
+            place: place(),
+            rules,
+            lists: Vec::new(),
+            registries: Vec::new(),
+        }],
         internals: internal
             .into_iter()
             .map(|rule| InternalSource { name: "db".into(), place: place(), rule })

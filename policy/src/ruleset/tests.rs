@@ -106,3 +106,18 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 }
+
+#[test]
+fn a_deny_list_judges_the_name_that_is_asked_for_and_no_alias() {
+    let list = List::parse("/etc/ads.txt".into(), b"ads.example.com\n*.t.example.com\n").expect("a list");
+    let lists = vec![(Arc::new(list), Place { file: "t.toml".into(), line: 3, column: 9 })];
+    let set = RuleSet::new("base".into(), "t.toml".into(), Vec::new()).with_lists(lists);
+    let name = |text| Hostname::parse(text).expect("a name");
+    let named = |text| set.listed(&name(text)).map(|at| set.rule(at).expect("its rule").name());
+    assert_eq!(named("ads.example.com"), Some(RuleName::List("/etc/ads.txt".into())));
+    assert_eq!(named("x.t.example.com"), named("ads.example.com"));
+    assert_eq!(named("t.example.com"), None);
+    let mut visited = 0;
+    set.for_name(&name("ads.example.com"), |_, _| visited += 1);
+    assert_eq!(visited, 0, "as an alias it meets written rules only");
+}
