@@ -20,6 +20,7 @@ mod change;
 mod clients;
 mod crash;
 mod daemon;
+mod docker;
 mod house;
 mod identity;
 mod invariants;
