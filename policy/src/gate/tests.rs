@@ -1,5 +1,6 @@
 //! The gate as its callers use it, and the properties that every policy has.
 
+mod inside;
 mod permits;
 mod reload;
 
