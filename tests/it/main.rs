@@ -33,4 +33,5 @@ mod one_answer;
 mod probe;
 mod registries;
 mod resolvers;
+mod sandboxes;
 mod serve;
