@@ -37,7 +37,7 @@ fn namespace() -> Option<Namespace> {
 const ADMIN: &str = "admin = \"unix:{dir}/admin.sock\"\n";
 
 /// The file that stands for a namespace of this process.
-fn file_of(namespace: &Namespace) -> PathBuf {
+pub fn file_of(namespace: &Namespace) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.descriptor().as_raw_fd()).into()
 }
 
@@ -86,7 +86,7 @@ impl Attached {
         Attached::start(scene, sandbox, &["--netns", file_of(namespace).to_str().unwrap()])
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
