@@ -38,3 +38,20 @@ pub use error::{LookupError, ResolverError};
 pub use metrics::Metrics;
 pub use resolver::{Addresses, Resolver};
 pub use server::Server;
+
+/// The readers of what comes from the network, for the targets of `fuzz/`.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Reads what a client sent.
+    pub fn question(message: &[u8]) {
+        let _ = crate::question::Message::read(message);
+    }
+
+    /// Reads what an upstream sent to one question.
+    pub fn answer(message: &[u8]) {
+        let Ok(name) = policy::Hostname::parse("api.example.com") else { return };
+        for qtype in [policy::QType::A, policy::QType::HTTPS, policy::QType::TXT] {
+            let _ = crate::answer::Answer::read(message, &name, qtype, std::time::Instant::now());
+        }
+    }
+}

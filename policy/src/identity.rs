@@ -6,7 +6,6 @@
 //! default:    the one sandbox, where there is nothing else                                ─┘
 //! ```
 
-mod change;
 mod credentials;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -143,12 +142,15 @@ impl Identities {
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a SandboxId, &'a Evidence)>) -> Self {
         let mut all = Self::default();
         for (id, evidence) in entries {
-            all.insert(id, evidence);
+            match evidence {
+                Evidence::All(keys) => all.insert(id, keys),
+                Evidence::Default => all.default = Some(id.clone()),
+            }
         }
         all
     }
 
-    fn insert_keys(&mut self, id: &SandboxId, keys: &Keys) {
+    fn insert(&mut self, id: &SandboxId, keys: &Keys) {
         let Keys { token, listener, source } = keys;
         if let Some(name) = listener {
             let reserved = self.listeners.entry(name.clone()).or_default();

@@ -137,7 +137,8 @@ async fn race(mut addresses: impl Iterator<Item = SocketAddr>) -> Option<(TcpStr
 async fn connect(address: SocketAddr) -> Option<(TcpStream, SocketAddr)> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.ok()?;
     let stream = socket.connect(address).await.ok()?;
-    stream::tune(&stream);
+    // Keep-alive costs three calls, and is set once a stream is old enough to need it: `tunnel::idled`.
+    stream::send_at_once(&stream);
     Some((stream, address))
 }
 

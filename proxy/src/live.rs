@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use policy::life::Flow;
 use policy::{Ending, Gate, Hostname, Live, Namespace, Permit, Reason, Timestamp};
 
 use crate::tunnel::{Cause, Closed, Meter};
@@ -154,10 +153,8 @@ impl Slots {
 
 impl Entry {
     fn judge(&self, gate: &Gate, now: Timestamp) {
-        match gate.still_allows(&self.live, now) {
-            Ok(Flow::Flows) => self.meter.release(),
-            Ok(Flow::Held) => self.meter.hold(),
-            Err(reason) => self.cut(reason),
+        if let Err(reason) = gate.still_allows(&self.live, now) {
+            self.cut(reason);
         }
     }
 

@@ -48,6 +48,13 @@ impl Stream {
         }
     }
 
+    /// Lets the kernel notice a dead peer, from now on.
+    pub(crate) fn keep_alive(&self) {
+        if let Self::Tcp(tcp) = self {
+            keep_alive(tcp);
+        }
+    }
+
     /// Makes the close that follows a reset (RFC 1122 §4.2.2.13): the peer learns at once that the stream
     /// was cut, and does not take what it has for the whole. A unix socket can only be closed.
     pub fn reset_on_close(&self) {
@@ -112,10 +119,19 @@ impl Stream {
 
 /// Sets what every TCP stream of a tunnel has: no delay, and keep-alive.
 pub(crate) fn tune(tcp: &impl AsFd) {
-    let socket = socket2::SockRef::from(tcp);
+    send_at_once(tcp);
+    keep_alive(tcp);
+}
+
+/// Sends small writes at once.
+pub(crate) fn send_at_once(tcp: &impl AsFd) {
+    let _ = socket2::SockRef::from(tcp).set_tcp_nodelay(true);
+}
+
+/// Lets the kernel notice a dead peer.
+fn keep_alive(tcp: &impl AsFd) {
     let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = socket2::SockRef::from(tcp).set_tcp_keepalive(&keepalive);
 }
 
 impl AsFd for Stream {

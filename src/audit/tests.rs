@@ -116,7 +116,6 @@ fn policy() -> Arc<Policy> {
         hints: false,
         limits: policy::Limits::default(),
         owners: Vec::new(),
-        life: policy::life::Life::default(),
     };
     let policies = vec![PolicySource {
         name: "base".into(),

@@ -37,12 +37,12 @@ fn namespace() -> Option<Namespace> {
 const ADMIN: &str = "admin = \"unix:{dir}/admin.sock\"\n";
 
 /// The file that stands for a namespace of this process.
-pub fn file_of(namespace: &Namespace) -> PathBuf {
+fn file_of(namespace: &Namespace) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.descriptor().as_raw_fd()).into()
 }
 
 /// A gateway with an admin socket, whose sandbox `s1` belongs to the user of this test.
-pub fn scene(allow: &[&str]) -> SceneBuilder {
+fn scene(allow: &[&str]) -> SceneBuilder {
     let uid = rustix::process::geteuid().as_raw();
     Scene::new()
         .policy(&format!(
@@ -54,13 +54,13 @@ pub fn scene(allow: &[&str]) -> SceneBuilder {
 }
 
 /// A running `tidegate attach`.
-pub struct Attached {
+struct Attached {
     child: Child,
     stderr: PathBuf,
 }
 
 impl Attached {
-    pub fn start(scene: &Scene, sandbox: &str, target: &[&str]) -> Result<Attached, String> {
+    fn start(scene: &Scene, sandbox: &str, target: &[&str]) -> Result<Attached, String> {
         let config = scene.gateway().config_file();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["attach", "--sandbox", sandbox, "--config"]).arg(config).args(target);
@@ -86,7 +86,7 @@ impl Attached {
         Attached::start(scene, sandbox, &["--netns", file_of(namespace).to_str().unwrap()])
     }
 
-    pub fn said(&self) -> String {
+    fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
@@ -99,7 +99,7 @@ impl Attached {
         eventually("attach ends", || child.try_wait().unwrap())
     }
 
-    pub fn detach(mut self) -> ExitStatus {
+    fn detach(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.end()
     }
@@ -117,7 +117,7 @@ fn addr(text: &str) -> SocketAddr {
 }
 
 /// Asks a name server, any, from inside a namespace.
-pub fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType) -> Message {
+fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType) -> Message {
     let answer = namespace.run(|| {
         let server = addr(server);
         let socket = UdpSocket::bind(if server.is_ipv4() { addr("0.0.0.0:0") } else { addr("[::]:0") })?;
@@ -131,7 +131,7 @@ pub fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType
     Message::from_vec(&answer.unwrap()).unwrap()
 }
 
-pub fn addresses(answer: &Message) -> Vec<IpAddr> {
+fn addresses(answer: &Message) -> Vec<IpAddr> {
     let address = |data: &RData| match data {
         RData::A(a) => Some(IpAddr::V4(a.0)),
         RData::AAAA(aaaa) => Some(IpAddr::V6(aaaa.0)),
@@ -141,7 +141,7 @@ pub fn addresses(answer: &Message) -> Vec<IpAddr> {
 }
 
 /// GETs a page from an address inside a namespace, as a client that knows of no proxy.
-pub fn get(namespace: &Namespace, address: IpAddr, host: &str) -> io::Result<String> {
+fn get(namespace: &Namespace, address: IpAddr, host: &str) -> io::Result<String> {
     let mut stream = namespace.tcp_connect(SocketAddr::new(address, 80), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
@@ -172,7 +172,7 @@ fn ip(namespace: &Namespace, arguments: &[&str]) -> Option<String> {
 }
 
 /// What nobody serves is refused at once.
-pub fn is_shut(namespace: &Namespace) -> bool {
+fn is_shut(namespace: &Namespace) -> bool {
     let refused = |to: &str| {
         let kind = namespace.tcp_connect(addr(to), PATIENCE).map_err(|error| error.kind());
         kind.is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)

@@ -89,7 +89,6 @@ fn imports_keep_to_their_place() {
         ),
         ("dns/src", &["std::fs", "std::env", "tokio::signal"]),
         ("proxy/src", &["std::fs", "std::env", "tokio::signal", "toml::"]),
-        ("src/netns", &["tokio", "hyper", "dns::", "proxy::"]),
     ] {
         for path in files(folder, ".rs").into_iter().filter(|path| !path.ends_with("tests.rs")) {
             let code = code(&path);
@@ -268,8 +267,8 @@ fn toml_blocks(page: &str) -> Vec<String> {
 fn every_example_config_is_right_by_schema_and_by_check() {
     let schema: serde_json::Value = serde_json::from_str(&read("docs/config.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
-    let mut examples =
-        vec![("deploy/compose/tidegate.toml".to_owned(), read("deploy/compose/tidegate.toml"))];
+    let mut examples: Vec<_> =
+        files("deploy", ".toml").into_iter().map(|path| (path.display().to_string(), read(path))).collect();
     for page in ["README.md", "docs/config.md"] {
         examples.extend(toml_blocks(&read(page)).into_iter().map(|block| (page.to_owned(), block)));
     }
@@ -283,6 +282,36 @@ fn every_example_config_is_right_by_schema_and_by_check() {
         let checked = check(&text);
         assert!(checked.0, "{name}: {}", checked.1);
     }
+}
+
+/// What a page says of the repository is there: its links, and every path that it names.
+#[test]
+fn what_a_page_points_to_exists() {
+    let pages =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benches/load/README.md"].map(PathBuf::from);
+    let folders = ["src", "policy", "dns", "proxy", "tests", "benches", "deploy", "docs", "fuzz", ".ci"];
+    let mut missing = Vec::new();
+    for page in pages.into_iter().chain(files("docs", ".md")) {
+        let text = read(&page);
+        let beside = page.parent().unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
+            let file = link.split('#').next().unwrap();
+            if !root().join(beside).join(file).exists() {
+                missing.push(format!("{}: {link}", page.display()));
+            }
+        }
+        let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '*');
+        for word in text.split(|c: char| !is_of_a_path(c)) {
+            let path = word.trim_end_matches(['.', '*', '/']);
+            let is_ours = path.split_once('/').is_some_and(|(folder, _)| folders.contains(&folder));
+            let is_made = path.contains("/target") || path.contains('*');
+            if is_ours && !is_made && !root().join(path).exists() {
+                missing.push(format!("{}: {path}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 /// Runs `tidegate check` on a config.

@@ -67,6 +67,7 @@ impl Scene {
                 nat64: Vec::new(),
                 timeouts: words(&["head = \"3s\"", "drain = \"1s\""]),
                 audit: None,
+                environment: Vec::new(),
                 host_files: Vec::new(),
             },
             allow: Vec::new(),
@@ -77,11 +78,6 @@ impl Scene {
             behave: Arc::new(|to| if to.port() == 80 { Behaviour::Http } else { Behaviour::Echo }),
             dns: true,
         }
-    }
-
-    /// Kills the gateway and starts it anew with what stands on the disk.
-    pub fn restart(&mut self) {
-        self.gateway.restart(&self.lab);
     }
 
     /// The two namespaces.

@@ -27,6 +27,12 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(upstream: &Upstream) -> Result<Self, ResolverError> {
+        let tls = TlsConfig::new().map_err(|error| ResolverError::Tls(Box::new(error)))?;
+        Self::with_tls(upstream, tls)
+    }
+
+    /// The same, with another view of whose certificates are good.
+    pub(super) fn with_tls(upstream: &Upstream, tls: TlsConfig) -> Result<Self, ResolverError> {
         let at_port = |mut connection: ConnectionConfig, port| {
             connection.port = port;
             vec![connection]
@@ -58,7 +64,6 @@ impl Stream {
         // The default of 32 answers "busy" under load; our own limits come first.
         options.max_active_requests = 4096;
         options.edns_payload_len = UDP_PAYLOAD;
-        let tls = TlsConfig::new().map_err(|error| ResolverError::Tls(Box::new(error)))?;
         let context = Arc::new(PoolContext::new(options, tls));
         let pool = NameServerPool::from_config(servers, context, TokioRuntimeProvider::default());
         Ok(Self { pool, shown: format!("{upstream:?}") })

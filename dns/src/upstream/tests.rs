@@ -1,10 +1,14 @@
-//! Against hickory's own server, over every transport that needs no certificate.
+//! Against hickory's own server, over every transport.
 
 use std::time::Duration;
 
+use hickory_resolver::TlsConfig;
 use hickory_server::proto::rr::{LowerName, Name};
 use hickory_server::store::in_memory::InMemoryZoneHandler;
 use hickory_server::zone_handler::{AxfrPolicy, Catalog, ZoneType};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
@@ -23,15 +27,7 @@ const RECORDS: [&str; 7] = [
 
 /// A server of the zone example.com; it stops when the returned value is dropped.
 async fn server() -> (SocketAddr, hickory_server::Server<Catalog>) {
-    let origin = Name::from_ascii("example.com.").unwrap();
-    let mut zone: InMemoryZoneHandler =
-        InMemoryZoneHandler::empty(origin.clone(), ZoneType::Primary, AxfrPolicy::Deny);
-    for text in RECORDS {
-        assert!(zone.upsert_mut(record(text), 1), "{text}");
-    }
-    let mut catalog = Catalog::new();
-    catalog.upsert(LowerName::new(&origin), vec![Arc::new(zone)]);
-    let mut server = hickory_server::Server::new(catalog);
+    let mut server = hickory_server::Server::new(catalog());
     let (tcp, udp) = loop {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
@@ -42,6 +38,18 @@ async fn server() -> (SocketAddr, hickory_server::Server<Catalog>) {
     server.register_socket(udp);
     server.register_listener(tcp, Duration::from_secs(5), 4096);
     (address, server)
+}
+
+fn catalog() -> Catalog {
+    let origin = Name::from_ascii("example.com.").unwrap();
+    let mut zone: InMemoryZoneHandler =
+        InMemoryZoneHandler::empty(origin.clone(), ZoneType::Primary, AxfrPolicy::Deny);
+    for text in RECORDS {
+        assert!(zone.upsert_mut(record(text), 1), "{text}");
+    }
+    let mut catalog = Catalog::new();
+    catalog.upsert(LowerName::new(&origin), vec![Arc::new(zone)]);
+    catalog
 }
 
 fn host(text: &str) -> Hostname {
@@ -74,6 +82,59 @@ async fn every_transport_gives_the_same_answers() {
         let refused = servers.ask(&host("api.example.net"), QType::A).await;
         assert!(matches!(refused, Err(LookupError::Failed(5))), "{upstream:?}: {refused:?}");
     }
+}
+
+#[tokio::test]
+async fn encrypted_upstreams_answer_where_they_are_who_they_should_be() {
+    let certified = rcgen::generate_simple_self_signed(["dns.example".to_owned()]).unwrap();
+    let certificate = certified.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).unwrap();
+    let shown = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate.clone()], key)));
+    let mut server = hickory_server::Server::new(catalog());
+    let (tls, https) =
+        (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (tls_at, https_at) = (tls.local_addr().unwrap(), https.local_addr().unwrap());
+    let patience = Duration::from_secs(5);
+    server.register_tls_listener(tls, patience, shown.clone()).unwrap();
+    server.register_https_listener(https, patience, shown, None, "/dns-query".to_owned()).unwrap();
+
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let stream = |upstream: &Upstream| {
+        let mut tls = TlsConfig::new().unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        tls.config = config.with_root_certificates(roots.clone()).with_no_client_auth();
+        Stream::with_tls(upstream, tls).unwrap()
+    };
+    for (called, is_it) in [("dns.example", true), ("other.example", false)] {
+        let name = host(called);
+        let path = "/dns-query".into();
+        let upstreams = [
+            Upstream::Tls { address: tls_at, name: name.clone() },
+            Upstream::Https { name, port: https_at.port(), path, bootstrap: vec![https_at.ip()] },
+        ];
+        for upstream in upstreams {
+            let asked = stream(&upstream).ask(&host("www.example.com"), QType::A).await;
+            match asked {
+                Ok(answer) => {
+                    assert!(is_it, "{upstream:?} answered under another's name");
+                    assert_eq!(answer.chain, [host("api.example.com")], "{upstream:?}");
+                    assert_eq!(answer.addresses, ["203.0.113.10".parse::<std::net::IpAddr>().unwrap()]);
+                }
+                Err(error) => {
+                    assert!(!is_it, "{upstream:?}: {error:?}");
+                    assert!(matches!(error, LookupError::Unreachable | LookupError::Timeout), "{error:?}");
+                }
+            }
+        }
+    }
+    // By default only the public authorities count.
+    let by_default = Stream::new(&Upstream::Tls { address: tls_at, name: host("dns.example") }).unwrap();
+    let refused = by_default.ask(&host("www.example.com"), QType::A).await;
+    assert!(refused.is_err(), "a certificate that no public authority signed was taken: {refused:?}");
 }
 
 #[tokio::test]

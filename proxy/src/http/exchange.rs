@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -125,15 +126,13 @@ impl Exchange<'_> {
         let (idle, meter, tunnel) = (self.idle, self.meter, self.tunnel);
         let mut up = Up::Sending;
         let mut down = Down::Head(Scan::default());
-        let mut expired = pin!(expired(idle, meter));
+        let aged = AtomicBool::new(false);
+        let mut expired = pin!(expired(idle, meter, &aged));
         poll_fn(|cx| {
             if meter.poll_killed(cx).is_ready()
                 || tunnel.is_some_and(|tunnel| tunnel.poll_killed(cx).is_ready())
             {
                 return Poll::Ready(Ended::Killed);
-            }
-            if meter.is_held() || tunnel.is_some_and(Meter::is_held) {
-                return Poll::Pending;
             }
             if let Poll::Ready(ended) = self.poll_up(cx, &mut up, &down) {
                 return Poll::Ready(ended);
@@ -141,7 +140,11 @@ impl Exchange<'_> {
             if let Poll::Ready(ended) = self.poll_down(cx, up, &mut down) {
                 return Poll::Ready(ended);
             }
-            if let Expired::Old = ready!(expired.as_mut().poll(cx)) {
+            let expired = expired.as_mut().poll(cx);
+            if aged.swap(false, Ordering::Relaxed) {
+                self.upstream.stream().keep_alive();
+            }
+            if let Expired::Old = ready!(expired) {
                 return Poll::Ready(Ended::Over(Reason::LimitLifetime));
             }
             Poll::Ready(match &down {

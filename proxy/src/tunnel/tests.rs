@@ -1,4 +1,5 @@
 use std::io;
+use std::os::fd::AsFd;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -40,7 +41,6 @@ async fn over<C>(near: Stream, client: C, idle: Duration, up: Vec<u8>, down: Vec
         idle,
     };
     tunnel.client.tune();
-    tunnel.upstream.tune();
     let closed = tokio::spawn(async move { tunnel.run().await });
     Pair { client, upstream, meter, closed }
 }
@@ -297,6 +297,29 @@ async fn a_byte_now_and_then_keeps_a_tunnel_alive() {
         pair.client.read_exact(&mut [0]).await.unwrap();
     }
     assert!(!pair.closed.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_is_kept_alive_once_the_tunnel_has_some_age() {
+    let ((near, mut client), (upstream_near, mut upstream)) = (tcp().await, tcp().await);
+    let seen = upstream_near.as_fd().try_clone_to_owned().unwrap();
+    let keeps_alive = || socket2::SockRef::from(&seen).keepalive().unwrap();
+    let mut tunnel = Tunnel {
+        client: near.into(),
+        upstream: upstream_near.into(),
+        to_upstream: Vec::new(),
+        to_client: Vec::new(),
+        meter: Arc::default(),
+        idle: HOUR,
+    };
+    let running = tokio::spawn(async move { tunnel.run().await });
+    for (seconds, kept) in [(0, false), (29, false), (2, true)] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        client.write_all(b".").await.unwrap();
+        upstream.read_exact(&mut [0]).await.unwrap();
+        assert_eq!(keeps_alive(), kept, "after {seconds} s");
+    }
+    assert!(!running.is_finished());
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::{Asked, sandboxes};
+use super::Asked;
 use crate::admin::Report;
 use crate::admin::answer::{Answer, Code, Problem, json, page};
 
@@ -20,17 +20,6 @@ struct Status {
     tunnels: usize,
     /// Clients that are connected now.
     clients: usize,
-    /// Sandboxes that the caller sees.
-    sandboxes: Counts,
-}
-
-/// How many sandboxes there are.
-#[derive(Default, Serialize)]
-pub(super) struct Counts {
-    pub(super) config: usize,
-    pub(super) run_time: usize,
-    pub(super) paused: usize,
-    pub(super) expired: usize,
 }
 
 #[derive(Serialize)]
@@ -50,8 +39,7 @@ pub(super) fn status(asked: &Asked<'_>) -> Answer {
         report.reload = None;
     }
     let (tunnels, clients) = (core.gateway.streams().count(), core.gateway.clients());
-    let sandboxes = sandboxes::count(asked);
-    Ok(json(StatusCode::OK, &Status { report, tunnels, clients, sandboxes }))
+    Ok(json(StatusCode::OK, &Status { report, tunnels, clients }))
 }
 
 /// 200 where new connections are served, 503 where not.
