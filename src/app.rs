@@ -31,6 +31,7 @@ use crate::lookup::{self, UpstreamUnknown};
 use crate::metrics::{DecisionCounts, Metrics};
 use crate::namespaces::{Namespaces, NotOpened, Open};
 use crate::netns::handover::Checked;
+use crate::sandboxes::{Activity, Denials, Parts, Sandboxes, Start, StateError};
 
 /// How long to wait before the host's addresses are read again where that failed.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
@@ -62,6 +63,9 @@ pub enum StartError {
     /// A listener cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// What was changed at run time cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Callers of the admin socket could not be told from those in containers.
     #[error("cannot tell the gateway's own namespaces from /proc")]
     Namespaces(#[source] io::Error),
@@ -80,6 +84,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) status: Arc<Status>,
     pub(crate) roles: Arc<Roles>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -118,12 +123,16 @@ pub enum Happened {
 /// Tells every observer. The audit's receipt is the one to wait for: counting cannot fail.
 struct Observers {
     counts: DecisionCounts,
+    activity: Arc<Activity>,
+    denials: Arc<Denials>,
     audit: Arc<Audit>,
 }
 
 impl Observer for Observers {
     fn record(&self, event: &Event<'_>) -> Receipt {
         drop(self.counts.record(event));
+        drop(self.activity.record(event));
+        drop(self.denials.record(event));
         self.audit.record(event)
     }
 
@@ -156,9 +165,16 @@ impl App {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry)?;
         let audit = Arc::new(Audit::open(&audit_settings(&config.audit), &registry)?);
-        let observers = Observers { counts: DecisionCounts::new(&registry)?, audit: Arc::clone(&audit) };
+        let start = Start::read(config.state.path.as_deref(), Arc::clone(&config.policy), now)?;
+        let (activity, denials) = (Arc::new(Activity::default()), Arc::new(Denials::default()));
+        let observers = Observers {
+            counts: DecisionCounts::new(&registry)?,
+            activity: Arc::clone(&activity),
+            denials: Arc::clone(&denials),
+            audit: Arc::clone(&audit),
+        };
         let local = Arc::new(host.addresses().clone());
-        let gate = Arc::new(Gate::new(Arc::clone(&config.policy), local, Arc::new(observers), run_id()));
+        let gate = Arc::new(Gate::new(Arc::clone(&start.policy), local, Arc::new(observers), run_id()));
         let dns_metrics = dns::Metrics::new(&registry)?;
         let resolver = dns::Resolver::new(&config.dns, dns_metrics.clone())?;
         let asked = Arc::<dns::limits::Asked>::default();
@@ -172,7 +188,7 @@ impl App {
         };
         let listeners = Listeners::bind(&config.listen).await?;
         listeners::admit(&config.listen, &config)?;
-        metrics.started(gate.generation(), &config.policy, now);
+        metrics.started(gate.generation(), &start.policy, now);
         let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
         let roles = Arc::new(Roles::default());
@@ -186,7 +202,18 @@ impl App {
             enforcement,
             stopped,
         ));
-        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles };
+        let parts = Parts {
+            gate: Arc::clone(&gate),
+            gateway: Arc::clone(&gateway),
+            audit: Arc::clone(&audit),
+            metrics: metrics.clone(),
+            status: Arc::clone(&status),
+            activity,
+            denials,
+            listeners: config.listen.all().map(|listener| Arc::clone(&listener.name)).collect(),
+        };
+        let sandboxes = Sandboxes::new(start, parts, now);
+        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes };
         Ok(Self { core, config, dns, listeners, host, own, stop })
     }
 
@@ -229,6 +256,7 @@ impl App {
         background.spawn(async move { gateway.watch_expiry().await });
         background.spawn(follow_host(self.host, core.clone()));
         background.spawn(probe_lost_audit(core.clone()));
+        background.spawn(Arc::clone(&core.sandboxes).watch());
         if let Some(listener) = metrics {
             background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
         }

@@ -20,6 +20,7 @@ pub mod netns;
 pub mod probe;
 pub mod registries;
 pub mod reload;
+pub mod sandboxes;
 pub mod weakening;
 
 use std::error::Error;

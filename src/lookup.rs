@@ -38,11 +38,8 @@ pub(crate) async fn resolve(
     sandbox: &SandboxId,
     ask: Ask,
 ) -> Option<Result<Addresses, LookupError>> {
-    let alone = Policy {
-        sandboxes: policy.sandboxes.clone(),
-        identities: Identities::new([(sandbox, &Evidence::Default)]),
-        addresses: policy.addresses.clone(),
-    };
+    let mut alone = policy.clone();
+    alone.identities = Identities::new([(sandbox, &Evidence::Default)]);
     let gate = Arc::new(Gate::new(Arc::new(alone), local, Arc::new(Unrecorded), 0));
     let peer = Peer::new("explain".into(), None);
     let attempt = gate.attempt(dns::clock::now(), &peer, Inbound::Connect, ask);

@@ -86,6 +86,11 @@ impl Netlink {
         links(&self.socket, self.sequence)
     }
 
+    /// The links by which something could leave.
+    pub(crate) fn ways_out(&self) -> io::Result<Vec<Link>> {
+        ways_out(&self.socket)
+    }
+
     /// Switches a link on or off.
     pub(crate) fn switch(&mut self, link: u32, on: bool) -> io::Result<()> {
         let mut message = LinkMessage::default();
@@ -199,6 +204,14 @@ pub(crate) fn noticed(socket: impl AsFd) -> io::Result<Vec<Link>> {
             }
         }
     }
+}
+
+/// The links by which something could leave the namespace that a socket stands in: the probe asks inside, the gateway
+/// over the socket that it was handed.
+pub(crate) fn ways_out(socket: impl AsFd) -> io::Result<Vec<Link>> {
+    let mut all = links(socket, 1)?;
+    all.retain(|link| !link.leads_nowhere());
+    Ok(all)
 }
 
 /// The most datagrams of a dump that are read: a namespace with thousands of links has some hundred.

@@ -80,7 +80,7 @@ impl Reloader {
             Ok(Ok(config)) => {
                 self.watched.read(config_seen.map(|seen| seen.beside(config.lists.seen())));
                 self.lists = config.lists.clone();
-                Ok(self.install(&config, by))
+                Ok(self.install(&config, by).await)
             }
             Ok(Err(error)) => {
                 self.keep(&error, by);
@@ -99,17 +99,16 @@ impl Reloader {
         }
     }
 
-    fn install(&self, config: &Config, by: Option<u32>) -> Generation {
+    async fn install(&self, config: &Config, by: Option<u32>) -> Generation {
         let core = &self.core;
-        let generation = core.gate.install(Arc::clone(&config.policy));
-        core.gateway.policy_changed();
+        let (generation, policy) = core.sandboxes.install(Arc::clone(&config.policy)).await;
         core.roles.set(config.admin.clone());
         if let Err(error) = listeners::admit(&self.started_with.listen, config) {
             tracing::error!(error = %crate::error_chain(&error), "some users may not reach the admin socket");
         }
         self.log.set(config.log);
         let now = dns::clock::now();
-        core.metrics.reloaded(generation, &config.policy, now);
+        core.metrics.reloaded(generation, &policy, now);
         core.status.generation(generation);
         let waits = config.needs_restart(&self.started_with);
         let detail = (!waits.is_empty()).then(|| {

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::identity::Identities;
-use crate::policy::{Policy, Sandbox};
+use crate::policy::Policy;
 use crate::rule::{Action, RuleRef};
 use crate::ruleset::{RuleSet, RuleView};
 use crate::source::{RuleConflict, Source};
+use crate::tables::Tables;
 
 impl Policy {
     /// Compiles what authors wrote.
@@ -17,26 +18,7 @@ impl Policy {
     /// (`rule_shadowed`): the entry would look as if it allowed everything there, and allows nothing. Names of
     /// policies, registries and internal tables that do not exist were refused when the file was read; here they open nothing.
     pub fn compile(source: Source) -> Result<Self, Vec<RuleConflict>> {
-        let mut sets: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
-        let mut pinned: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
-        for policy in source.policies {
-            pinned.insert(Arc::clone(&policy.name), policy.registries);
-            let set = RuleSet::new(Arc::clone(&policy.name), policy.place.file, policy.rules);
-            let set = set.with_lists(policy.lists);
-            sets.insert(policy.name, Arc::new(set));
-        }
-        let mut internals: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
-        for table in source.internals {
-            let name = format!("internal.{}", table.name).into();
-            let set = RuleSet::new(name, table.place.file, vec![table.rule]);
-            internals.insert(table.name, Arc::new(set));
-        }
-        let mut registries: HashMap<Arc<str>, Arc<RuleSet>> = HashMap::new();
-        for table in source.registries {
-            let name = format!("registry.{}", table.name).into();
-            let set = RuleSet::new(name, table.place.file, table.rules);
-            registries.insert(table.name, Arc::new(set));
-        }
+        let tables = Tables::compile(source.policies, source.internals, source.registries);
         let evidence = source
             .sandboxes
             .iter()
@@ -47,30 +29,15 @@ impl Policy {
         let mut judged = HashSet::new();
         let mut sandboxes = HashMap::new();
         for table in source.sandboxes {
-            let named = table.policies.iter().filter_map(|name| sets.get(name));
-            // Two policies may name one registry.
-            let mut seen = HashSet::new();
-            let of_policies = table.policies.iter().filter_map(|name| pinned.get(name)).flatten();
-            let pulled =
-                of_policies.filter(|name| seen.insert(*name)).filter_map(|name| registries.get(name));
-            let opened = table.internal.iter().filter_map(|name| internals.get(name));
-            let sets: Vec<_> = named.chain(pulled).chain(opened).cloned().collect();
-            if judged.insert(sets.iter().map(Arc::as_ptr).collect::<Vec<_>>()) {
-                conflicts.extend(shadowed(&sets));
+            let sandbox = tables.sandbox(table);
+            if judged.insert(sandbox.sets.iter().map(Arc::as_ptr).collect::<Vec<_>>()) {
+                conflicts.extend(shadowed(&sandbox.sets));
             }
-            let sandbox = Sandbox {
-                id: table.id.clone(),
-                sets,
-                labels: table.labels,
-                mode: table.mode,
-                hints: table.hints,
-                limits: table.limits,
-                owners: table.owners.clone(),
-            };
-            sandboxes.insert(table.id, Arc::new(sandbox));
+            sandboxes.insert(sandbox.id.clone(), Arc::new(sandbox));
         }
         if conflicts.is_empty() {
-            Ok(Self { sandboxes, identities, addresses: source.addresses })
+            let tables = Arc::new(tables);
+            Ok(Self { sandboxes, identities, addresses: source.addresses, tables })
         } else {
             Err(conflicts)
         }
@@ -78,7 +45,7 @@ impl Policy {
 }
 
 /// Finds plain entries beside narrowing rules that cover the same host and a port of theirs.
-fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
+pub(crate) fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
     let allows = || {
         let rules = sets.iter().flat_map(|set| set.rules().zip(0..).map(move |(rule, at)| (set, at, rule)));
         rules.filter(|(.., rule)| rule.action() == Action::Allow)

@@ -68,6 +68,15 @@ impl View<'_> {
             }
         };
         trace.step(|| format!("who: sandbox {}", sandbox.id));
+        if let Some(reason) = sandbox.life.at(self.now).reason() {
+            trace.step(|| format!("who: {reason}"));
+            return Verdict::Deny(Some(Arc::clone(sandbox)), Finding::bare(reason));
+        }
+        self.decide_for(sandbox, ask, trace)
+    }
+
+    /// Decides an attempt of a sandbox, wherever it is in its life.
+    pub(crate) fn decide_for(&self, sandbox: &Arc<Sandbox>, ask: &Ask, trace: &mut impl Trace) -> Verdict {
         let found = match ask {
             Ask::Unreadable { .. } => Err(Finding::bare(Reason::BadRequest)),
             Ask::Lookup { name, qtype } => self.decide_lookup(sandbox, name, *qtype, trace),

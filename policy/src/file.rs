@@ -37,7 +37,7 @@ use crate::list::List;
 use crate::policy::Policy;
 use crate::rule::RuleName;
 use crate::sandbox::ListenerName;
-use crate::source::{RuleConflict, Source};
+use crate::source::{RuleConflict, SandboxSource, Source};
 use crate::special::LocalAddresses;
 use crate::time::Timestamp;
 
@@ -89,6 +89,24 @@ pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> R
     let policy = read(&mut config, now, local, &mut none).policy;
     config.finish();
     parsed.finish(policy)
+}
+
+/// Reads a sandbox that is to join a policy: a document with one `[sandbox.NAME]` table. What it names must exist in
+/// `policy`; without one, names are taken as they are.
+///
+/// # Errors
+/// Every mistake.
+pub fn read_sandbox(
+    document: &Document,
+    now: Timestamp,
+    policy: Option<&Policy>,
+) -> Result<SandboxSource, Vec<Mistake>> {
+    let parsed = Parsed::new([document]);
+    let mut config = parsed.config();
+    let found = sandboxes::read_one(&mut config, now, policy);
+    config.finish();
+    let missing = || vec![Mistake::of_file("", "no sandbox can be read there", "")];
+    parsed.finish(found)?.ok_or_else(missing)
 }
 
 fn shadowed(config: &Config<'_>, conflict: &RuleConflict) {

@@ -29,6 +29,7 @@ use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled
 use crate::destination::{Destination, Host, Port};
 use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 use crate::hostname::Hostname;
+use crate::life::{Flow, Meanwhile, Stage};
 use crate::policy::{Finding, Policy, Verdict};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
@@ -332,11 +333,12 @@ impl Gate {
         }))
     }
 
-    /// Judges a live stream anew: after a reload, an expiry, or a change of the host's addresses.
+    /// Judges a live stream anew: after a reload, an expiry, a pause, or a change of the host's addresses.
     ///
     /// # Errors
-    /// The reason for which it must be closed: always `policy_changed`, whatever the policy says now.
-    pub fn still_allows(&self, live: &Live, now: Timestamp) -> Result<(), Reason> {
+    /// The reason for which it must be closed: `sandbox_expired`, `sandbox_paused`, or else `policy_changed`, whatever
+    /// the policy says now.
+    pub fn still_allows(&self, live: &Live, now: Timestamp) -> Result<Flow, Reason> {
         let held = self.in_force.load();
         let now = self.advance(now);
         let view = View { policy: &held.policy, local: &held.local, now };
@@ -345,8 +347,15 @@ impl Gate {
         if held.policy.identities.identify(&attempt.peer).ok() != attempt.sandbox() {
             return Err(Reason::PolicyChanged);
         }
-        let Verdict::Allow(sandbox, grant) = view.decide(attempt.identity(), &attempt.ask, &mut Silent)
-        else {
+        let sandbox =
+            attempt.sandbox().and_then(|id| held.policy.sandbox(id)).ok_or(Reason::PolicyChanged)?;
+        let flow = match sandbox.life.at(now) {
+            Stage::Active => Flow::Flows,
+            Stage::Paused(Meanwhile::Hold) => Flow::Held,
+            Stage::Paused(Meanwhile::Cut) => return Err(Reason::SandboxPaused),
+            Stage::Over => return Err(Reason::SandboxExpired),
+        };
+        let Verdict::Allow(sandbox, grant) = view.decide_for(sandbox, &attempt.ask, &mut Silent) else {
             return Err(Reason::PolicyChanged);
         };
         if !grant.asks_no_more_than(&live.permit.grant, &attempt.ask) {
@@ -357,7 +366,7 @@ impl Gate {
             shown.is_some_and(|name| view.judge_beside_literal(&sandbox, &name, &attempt.ask).is_err());
         let rule = grant.rule.as_ref();
         let judged = view.judge_open(&sandbox, rule, &attempt.ask, &live.chain, live.address);
-        if denied || judged.is_err() { Err(Reason::PolicyChanged) } else { Ok(()) }
+        if denied || judged.is_err() { Err(Reason::PolicyChanged) } else { Ok(flow) }
     }
 
     /// The first moment after `now` at which something ends by itself: live streams are then to be judged anew.

@@ -6,6 +6,7 @@
 //! default:    the one sandbox, where there is nothing else                                ─┘
 //! ```
 
+mod change;
 mod credentials;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -142,15 +143,12 @@ impl Identities {
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a SandboxId, &'a Evidence)>) -> Self {
         let mut all = Self::default();
         for (id, evidence) in entries {
-            match evidence {
-                Evidence::All(keys) => all.insert(id, keys),
-                Evidence::Default => all.default = Some(id.clone()),
-            }
+            all.insert(id, evidence);
         }
         all
     }
 
-    fn insert(&mut self, id: &SandboxId, keys: &Keys) {
+    fn insert_keys(&mut self, id: &SandboxId, keys: &Keys) {
         let Keys { token, listener, source } = keys;
         if let Some(name) = listener {
             let reserved = self.listeners.entry(name.clone()).or_default();

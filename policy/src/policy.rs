@@ -6,13 +6,15 @@ use std::sync::Arc;
 use crate::attempt::Ask;
 use crate::decision::FirstBytes;
 use crate::destination::{Host, Port};
-use crate::identity::Identities;
+use crate::identity::{Evidence, Identities};
+use crate::life::Life;
 use crate::limits::Limits;
 use crate::reason::Reason;
 use crate::rule::{Ech, RuleRef};
 use crate::ruleset::RuleSet;
 use crate::sandbox::SandboxId;
 use crate::special::AddressBook;
+use crate::tables::Tables;
 use crate::time::Timestamp;
 
 /// Whether a sandbox is held to its policies or watched to learn them.
@@ -29,12 +31,14 @@ pub enum Mode {
 }
 
 /// One sandbox with its policies.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sandbox {
     /// Its name.
     pub id: SandboxId,
     /// Its policies in the order in which it names them, the registries that these name, and its internal tables.
     pub sets: Vec<Arc<RuleSet>>,
+    /// How it is known.
+    pub identify: Vec<Evidence>,
     /// Labels for the audit.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
     /// Enforced or learning.
@@ -45,6 +49,8 @@ pub struct Sandbox {
     pub limits: Limits,
     /// The users who may hand a namespace over for it.
     pub owners: Vec<u32>,
+    /// How far it is in its life.
+    pub life: Life,
 }
 
 impl Sandbox {
@@ -56,7 +62,7 @@ impl Sandbox {
 }
 
 /// The compiled policy of a gateway.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Policy {
     /// Every sandbox by its name.
     pub sandboxes: HashMap<SandboxId, Arc<Sandbox>>,
@@ -64,9 +70,17 @@ pub struct Policy {
     pub identities: Identities,
     /// What the gateway knows of addresses.
     pub addresses: AddressBook,
+    /// What sandboxes name.
+    pub(crate) tables: Arc<Tables>,
 }
 
 impl Policy {
+    /// The tables that sandboxes name.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
     /// The sandbox of a name.
     #[must_use]
     pub fn sandbox(&self, id: &SandboxId) -> Option<&Arc<Sandbox>> {
@@ -80,16 +94,19 @@ impl Policy {
         sets.filter(|set| set.lets_publish()).map(|set| set.name()).collect()
     }
 
-    /// The first moment after `now` at which something that the policy allows ends by itself.
+    /// The first moment after `now` at which something that the policy allows ends by itself. A table that no sandbox
+    /// names may be looked at for nothing, so that ten thousand sandboxes with the same tables cost each table once.
     #[must_use]
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        let learning = |sandbox: &Sandbox| match sandbox.mode {
-            Mode::Learn { until } if until > now => Some(until),
-            Mode::Learn { .. } | Mode::Enforce => None,
+        let of_sandbox = |sandbox: &Sandbox| {
+            let learning = match sandbox.mode {
+                Mode::Learn { until } => Some(until),
+                Mode::Enforce => None,
+            };
+            [learning, sandbox.life.ends].into_iter().flatten().filter(|end| *end > now).min()
         };
-        let of_rules = |sandbox: &Sandbox| sandbox.sets.iter().filter_map(|set| set.next_expiry(now)).min();
-        let ends = self.sandboxes.values().flat_map(|sandbox| [learning(sandbox), of_rules(sandbox)]);
-        ends.flatten().min()
+        let of_tables = self.tables.sets().filter_map(|set| set.next_expiry(now));
+        self.sandboxes.values().filter_map(|sandbox| of_sandbox(sandbox)).chain(of_tables).min()
     }
 }
 

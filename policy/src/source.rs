@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::identity::Evidence;
+use crate::life::Life;
 use crate::limits::Limits;
 use crate::list::List;
 use crate::policy::Mode;
@@ -80,6 +81,8 @@ pub struct SandboxSource {
     pub mode: Mode,
     /// Whether replies tell what to add where.
     pub hints: bool,
+    /// How far it is in its life.
+    pub life: Life,
     /// How much it may do.
     pub limits: Limits,
     /// The users who may hand a namespace over for it.

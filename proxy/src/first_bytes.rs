@@ -291,6 +291,9 @@ async fn alive<T>(meter: &Meter, work: impl Future<Output = io::Result<T>>) -> R
         if meter.poll_killed(cx).is_ready() {
             return Poll::Ready(Err(Ended::Gone));
         }
+        if meter.is_held() {
+            return Poll::Pending;
+        }
         work.as_mut().poll(cx).map_err(|_| Ended::Gone)
     })
     .await

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use policy::life::Flow;
 use policy::{Ending, Gate, Hostname, Live, Namespace, Permit, Reason, Timestamp};
 
 use crate::tunnel::{Cause, Closed, Meter};
@@ -153,8 +154,10 @@ impl Slots {
 
 impl Entry {
     fn judge(&self, gate: &Gate, now: Timestamp) {
-        if let Err(reason) = gate.still_allows(&self.live, now) {
-            self.cut(reason);
+        match gate.still_allows(&self.live, now) {
+            Ok(Flow::Flows) => self.meter.release(),
+            Ok(Flow::Held) => self.meter.hold(),
+            Err(reason) => self.cut(reason),
         }
     }
 

@@ -45,12 +45,16 @@ macro_rules! codes {
 }
 
 codes! {
+    BadRequest BAD_REQUEST "bad_request" "the request cannot be read"
     NotPermitted FORBIDDEN "not_permitted" "this user may not do that"
     WrongNamespace FORBIDDEN "wrong_namespace" "only clients in the gateway's own namespaces are heard"
     NotFound NOT_FOUND "not_found" "there is no such thing"
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "that cannot be done to it"
     UpgradeRequired UPGRADE_REQUIRED "upgrade_required" "this changes the protocol of the connection"
+    Conflict CONFLICT "conflict" "something else stands in the way"
+    TooLarge PAYLOAD_TOO_LARGE "too_large" "the request is too large"
     Mistakes UNPROCESSABLE_ENTITY "mistakes" "what was asked for has mistakes"
+    Failed INTERNAL_SERVER_ERROR "failed" "it could not be done"
     Unavailable SERVICE_UNAVAILABLE "unavailable" "the gateway cannot do that now"
 }
 

@@ -116,6 +116,7 @@ fn policy() -> Arc<Policy> {
         hints: false,
         limits: policy::Limits::default(),
         owners: Vec::new(),
+        life: policy::life::Life::default(),
     };
     let policies = vec![PolicySource {
         name: "base".into(),

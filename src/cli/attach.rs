@@ -52,8 +52,11 @@ pub(super) struct Attach {
     /// The namespace that this file stands for
     #[arg(long, value_name = "PATH")]
     netns: Option<PathBuf>,
+    /// The admin socket of the gateway that is to serve it; without it, what [listen] of the config says
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    admin: Option<PathBuf>,
     /// The part of it that enters the namespace
-    #[arg(long, hide = true, conflicts_with_all = ["sandbox", "config"])]
+    #[arg(long, hide = true, conflicts_with_all = ["sandbox", "config", "admin"])]
     guard: bool,
 }
 
@@ -112,7 +115,11 @@ impl Attach {
             complain("attach", "--sandbox is no name of a sandbox: 1 to 64 of a-z A-Z 0-9 . _ -");
             return Outcome::Usage;
         };
-        match attach(sandbox, &target, self.config.config) {
+        let attached = match self.admin {
+            Some(socket) => at_socket(&sandbox, &target, &socket),
+            None => attach(sandbox, &target, self.config.config),
+        };
+        match attached {
             Ok(outcome) => outcome,
             Err(failure) => {
                 complain("attach", error_chain(&failure));
@@ -125,16 +132,18 @@ impl Attach {
 fn attach(sandbox: SandboxId, target: &Target, config: Option<PathBuf>) -> Result<Outcome, Failure> {
     let path = config::find(config)?;
     match config::admin_socket(&path)? {
-        Some(socket) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(at_running_gateway(&sandbox, target, &socket))
-        }
+        Some(socket) => at_socket(&sandbox, target, &socket),
         None => {
             complain("attach", "[listen] has no `admin`, so this is the gateway: its config is read once");
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(as_gateway(sandbox, target, &path))
         }
     }
+}
+
+fn at_socket(sandbox: &SandboxId, target: &Target, socket: &Path) -> Result<Outcome, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(at_running_gateway(sandbox, target, socket))
 }
 
 /// Registers the namespace with a gateway that runs, and holds it.

@@ -138,7 +138,8 @@ pub(super) fn get(server: &Server, path: &str, accept: &str) -> io::Result<(u16,
     page(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP response"))
 }
 
-fn page(answer: &[u8]) -> Option<(u16, String)> {
+/// The status and the body of an answer.
+pub(super) fn page(answer: &[u8]) -> Option<(u16, String)> {
     let answer = String::from_utf8_lossy(answer);
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;

@@ -35,6 +35,13 @@ pub(super) struct PageArgs {
     url: Option<String>,
 }
 
+impl PageArgs {
+    /// Whether the command line names one.
+    pub(super) const fn is_named(&self) -> bool {
+        self.url.is_some()
+    }
+}
+
 impl Healthcheck {
     pub(super) fn run(self) -> Outcome {
         let page = match Page::find(self.page, self.config) {

@@ -1,5 +1,6 @@
 //! The command line: one file a verb. `tidegate help VERB` shows an example of each.
 
+mod admin;
 mod attach;
 mod bridge;
 mod check;
@@ -14,6 +15,7 @@ mod log;
 mod output;
 mod probe;
 mod registries;
+mod sandbox;
 mod serve;
 mod status;
 
@@ -42,6 +44,7 @@ enum Verb {
     Explain(explain::Explain),
     Connect(connect::Connect),
     Bridge(bridge::Bridge),
+    Sandbox(sandbox::Sandbox),
     Status(status::Status),
     Registries(registries::Registries),
     Probe(probe::Probe),
@@ -91,6 +94,7 @@ pub fn run() -> ExitCode {
         Verb::Explain(verb) => verb.run(),
         Verb::Connect(verb) => verb.run(),
         Verb::Bridge(verb) => verb.run(),
+        Verb::Sandbox(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Registries(verb) => verb.run(),
         Verb::Probe(verb) => verb.run(),

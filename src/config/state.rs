@@ -18,7 +18,6 @@ impl State {
     pub(super) fn read(config: &mut Config<'_>) -> Self {
         let Some(mut table) = config.table("state") else { return Self::default() };
         let path = table.take("path").and_then(|item| {
-            item.not_built_yet("state that outlives a restart", "remove it");
             let text = item.string()?;
             // The working directory of a daemon is nobody's choice.
             if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {

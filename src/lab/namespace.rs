@@ -46,6 +46,11 @@ impl Namespace {
         Ok(Namespace { net: net.into() })
     }
 
+    /// The one that a process is in.
+    pub fn of_process(pid: u32) -> io::Result<Namespace> {
+        Ok(Namespace { net: File::open(format!("/proc/{pid}/ns/net"))?.into() })
+    }
+
     /// Its descriptor, as setns(2) takes it.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.net.as_fd()

@@ -32,9 +32,8 @@ pub(super) struct Ground<'k> {
 
 impl<'k> Ground<'k> {
     pub(super) fn look(known: Option<&'k Known>) -> Self {
-        let links = Netlink::route().and_then(|mut netlink| netlink.links());
-        let links = links
-            .map(|all| all.into_iter().filter(|link| !link.leads_nowhere()).map(|link| link.name).collect());
+        let links = Netlink::route().and_then(|netlink| netlink.ways_out());
+        let links = links.map(|all| all.into_iter().map(|link| link.name).collect());
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
             status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)

@@ -14,8 +14,8 @@ use tidegate::lab::origin::Behaviour;
 use crate::support::{Client, Scene, SceneBuilder, eventually};
 
 /// Where the admin socket is, and what is mounted into nobody.
-struct Desk {
-    scene: Scene,
+pub struct Desk {
+    pub scene: Scene,
     folder: TempDir,
 }
 
@@ -30,12 +30,24 @@ fn scene(policy: &str) -> SceneBuilder {
 
 impl Desk {
     /// Starts a gateway with an admin socket; `admin` are further tables about it.
-    fn start(scene: SceneBuilder, admin: &str) -> Option<Desk> {
+    pub fn start(scene: SceneBuilder, admin: &str) -> Option<Desk> {
+        Desk::start_in(tempfile::tempdir().unwrap(), scene, admin)
+    }
+
+    /// The same, with a state that outlives a restart.
+    pub fn start_with_state(scene: SceneBuilder, admin: &str) -> Option<Desk> {
+        let folder = tempfile::tempdir().unwrap();
+        let state = format!("[state]\npath = {:?}\n{admin}", folder.path().join("state"));
+        Desk::start_in(folder, scene, &state)
+    }
+
+    fn start_in(folder: TempDir, scene: SceneBuilder, admin: &str) -> Option<Desk> {
         if which("curl").is_none() {
             eprintln!("skipped: curl is not installed");
             return None;
         }
-        let folder = tempfile::tempdir().unwrap();
+        // Other users reach the socket through it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let socket = folder.path().join("admin.sock");
         let scene = scene.configure(|config| {
             config.listen = format!("admin = {:?}\n", format!("unix:{}", socket.display()));
@@ -44,13 +56,35 @@ impl Desk {
         Some(Desk { scene: scene.start()?, folder })
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("admin.sock")
     }
 
+    /// The state folder.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
     /// Asks as curl does: the status and the body.
-    fn ask(&self, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
+    pub fn ask(&self, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
         answer(&self.run(curl(&self.socket(), method, path, body)))
+    }
+
+    /// Asks a gateway that may die meanwhile.
+    pub fn try_ask(&self, method: &str, path: &str, body: Option<&str>) -> Option<(u16, Value)> {
+        let output = self.run(curl(&self.socket(), method, path, body));
+        output.status.success().then(|| answer(&output))
+    }
+
+    /// The same as another user.
+    pub fn ask_as(&self, uid: u32, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
+        let mut other = command("setpriv");
+        let ask = curl(&self.socket(), method, path, body);
+        other
+            .args(["--reuid", &uid.to_string(), "--clear-groups"])
+            .arg(ask.get_program())
+            .args(ask.get_args());
+        answer(&self.run(other))
     }
 
     /// Runs a program on the gateway's host, where alone callers are heard.
@@ -59,7 +93,7 @@ impl Desk {
         self.scene.lab().gateway().spawn(&mut program).unwrap().wait_with_output().unwrap()
     }
 
-    fn sandbox_events(&self) -> Vec<Value> {
+    pub fn sandbox_events(&self) -> Vec<Value> {
         self.scene.gateway().audit().into_iter().filter(|line| line["event"] == "sandbox").collect()
     }
 }
@@ -103,7 +137,7 @@ fn tunnel(scene: &Scene) -> Client {
 }
 
 /// Whether every part of an answer is what the published document says of it.
-fn check_schema(schema: &str, value: &Value) {
+pub fn check_schema(schema: &str, value: &Value) {
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/admin.openapi.json")).unwrap();
     let document: Value = serde_json::from_str(&page).unwrap();
@@ -185,7 +219,6 @@ fn what_is_not_there_is_told_as_a_problem() {
 fn callers_from_another_namespace_are_refused_whatever_their_uid() {
     let Some(desk) = Desk::start(scene(POLICY), "[admin]\noperators = [65534]\n") else { return };
     assert_eq!(fs::metadata(desk.socket()).unwrap().permissions().mode() & 0o777, 0o666);
-    fs::set_permissions(desk.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     for namespace in [&["-n"][..], &["-U", "-r"], &["-U", "-r", "-n"]] {
         // From the lab's host, where the gateway is, and one step further.
         let mut inside = command("unshare");
@@ -210,17 +243,8 @@ fn a_uid_may_do_what_its_role_says() {
     }
     let admin = "[admin]\nreaders = [61001]\noperators = [61002]\n[admin.tenant.ci]\nuids = [61003]\n";
     let Some(desk) = Desk::start(scene(POLICY), admin) else { return };
-    fs::set_permissions(desk.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let _open = tunnel(&desk.scene);
-    let ask = |uid: u32, method: &str, path: &str| {
-        let mut other = command("setpriv");
-        let ask = curl(&desk.socket(), method, path, None);
-        other
-            .args(["--reuid", &uid.to_string(), "--clear-groups"])
-            .arg(ask.get_program())
-            .args(ask.get_args());
-        answer(&desk.run(other))
-    };
+    let ask = |uid: u32, method: &str, path: &str| desk.ask_as(uid, method, path, None);
     for (uid, see, operate) in [(61001, 200, 403), (61002, 200, 200), (61003, 200, 403), (61004, 403, 403)] {
         assert_eq!(ask(uid, "GET", "/v1/status").0, see, "uid {uid}");
         assert_eq!(ask(uid, "POST", "/v1/reload").0, operate, "uid {uid}");

@@ -37,12 +37,12 @@ fn namespace() -> Option<Namespace> {
 const ADMIN: &str = "admin = \"unix:{dir}/admin.sock\"\n";
 
 /// The file that stands for a namespace of this process.
-fn file_of(namespace: &Namespace) -> PathBuf {
+pub fn file_of(namespace: &Namespace) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.descriptor().as_raw_fd()).into()
 }
 
 /// A gateway with an admin socket, whose sandbox `s1` belongs to the user of this test.
-fn scene(allow: &[&str]) -> SceneBuilder {
+pub fn scene(allow: &[&str]) -> SceneBuilder {
     let uid = rustix::process::geteuid().as_raw();
     Scene::new()
         .policy(&format!(
@@ -54,13 +54,13 @@ fn scene(allow: &[&str]) -> SceneBuilder {
 }
 
 /// A running `tidegate attach`.
-struct Attached {
+pub struct Attached {
     child: Child,
     stderr: PathBuf,
 }
 
 impl Attached {
-    fn start(scene: &Scene, sandbox: &str, target: &[&str]) -> Result<Attached, String> {
+    pub fn start(scene: &Scene, sandbox: &str, target: &[&str]) -> Result<Attached, String> {
         let config = scene.gateway().config_file();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["attach", "--sandbox", sandbox, "--config"]).arg(config).args(target);
@@ -86,7 +86,7 @@ impl Attached {
         Attached::start(scene, sandbox, &["--netns", file_of(namespace).to_str().unwrap()])
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
@@ -99,7 +99,7 @@ impl Attached {
         eventually("attach ends", || child.try_wait().unwrap())
     }
 
-    fn detach(mut self) -> ExitStatus {
+    pub fn detach(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.end()
     }
@@ -117,7 +117,7 @@ fn addr(text: &str) -> SocketAddr {
 }
 
 /// Asks a name server, any, from inside a namespace.
-fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType) -> Message {
+pub fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType) -> Message {
     let answer = namespace.run(|| {
         let server = addr(server);
         let socket = UdpSocket::bind(if server.is_ipv4() { addr("0.0.0.0:0") } else { addr("[::]:0") })?;
@@ -131,7 +131,7 @@ fn look_up(namespace: &Namespace, server: &str, name: &str, kind: RecordType) ->
     Message::from_vec(&answer.unwrap()).unwrap()
 }
 
-fn addresses(answer: &Message) -> Vec<IpAddr> {
+pub fn addresses(answer: &Message) -> Vec<IpAddr> {
     let address = |data: &RData| match data {
         RData::A(a) => Some(IpAddr::V4(a.0)),
         RData::AAAA(aaaa) => Some(IpAddr::V6(aaaa.0)),
@@ -141,7 +141,7 @@ fn addresses(answer: &Message) -> Vec<IpAddr> {
 }
 
 /// GETs a page from an address inside a namespace, as a client that knows of no proxy.
-fn get(namespace: &Namespace, address: IpAddr, host: &str) -> io::Result<String> {
+pub fn get(namespace: &Namespace, address: IpAddr, host: &str) -> io::Result<String> {
     let mut stream = namespace.tcp_connect(SocketAddr::new(address, 80), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
@@ -172,7 +172,7 @@ fn ip(namespace: &Namespace, arguments: &[&str]) -> Option<String> {
 }
 
 /// What nobody serves is refused at once.
-fn is_shut(namespace: &Namespace) -> bool {
+pub fn is_shut(namespace: &Namespace) -> bool {
     let refused = |to: &str| {
         let kind = namespace.tcp_connect(addr(to), PATIENCE).map_err(|error| error.kind());
         kind.is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)

@@ -10,6 +10,7 @@ mod case;
 mod evidence;
 mod facts;
 mod input;
+mod inside;
 mod verdict;
 
 use std::{
@@ -35,11 +36,12 @@ use self::{
     case::{Case, Input, Verdict},
     evidence::{Evidence, Exchange},
     input::{Stage, probes},
+    inside::Inside,
 };
 use crate::support::{Scene, SceneBuilder, TestAuthority, eventually, run_tidegate};
 
 /// The layers that are run; the others need a sandbox round the client or a load machine.
-const LAYERS: &[&str] = &["connect", "http", "dns", "policy", "log", "tls"];
+const LAYERS: &[&str] = &["connect", "http", "dns", "policy", "log", "tls", "transparent"];
 /// Most of a case is waiting, so there are more workers than processors.
 const WORKERS: usize = 8;
 
@@ -212,6 +214,23 @@ fn run(case: &Case, authority: &Arc<TestAuthority>) -> Result<(), Fault> {
     act_and_judge(case, authority, &mut scene, &case.input)
 }
 
+/// Has another policy loaded by the running gateway; what the case says beside allow and deny stays.
+fn reload(
+    case: &Case,
+    authority: &Arc<TestAuthority>,
+    scene: &Scene,
+    policy: &Value,
+) -> Result<(), Unsupported> {
+    let mut changed = case.clone();
+    for (key, value) in policy.as_object().into_iter().flatten() {
+        changed.policy[key] = value.clone();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    adapter::scene(&changed, authority, dir.path())?.config().write(scene.gateway().dir());
+    scene.gateway().signal(Signal::HUP);
+    Ok(())
+}
+
 fn start(scene: SceneBuilder) -> Result<Scene, Fault> {
     let policy: String = scene.policy_text().chars().take(2000).collect();
     match scene.try_start().expect("namespaces were there a moment ago") {
@@ -229,10 +248,20 @@ fn act_and_judge(
     scene: &mut Scene,
     input: &Input,
 ) -> Result<(), Fault> {
+    let sandboxes = if inside::is_needed(case) { Inside::all(case, scene) } else { Vec::new() };
     scene.sent();
+    let dir = tempfile::tempdir().unwrap();
     let exchanges = {
         let scene = &*scene;
-        Stage { lab: scene.lab(), authority, contacts: &|| scene.contacts() }.run(input)?
+        let stage = Stage {
+            lab: scene.lab(),
+            authority,
+            contacts: &|| scene.contacts(),
+            inside: sandboxes.first(),
+            reload: &|policy| reload(case, authority, scene, policy),
+            dir: dir.path(),
+        };
+        stage.run(input)?
     };
     let mut evidence = gather(scene, exchanges);
     verdict::judge(&case.expect, &mut evidence, &case.layer).map_err(Fault::Failed)?;
@@ -309,7 +338,16 @@ fn run_policy(
     eventually("the failed reload is logged", || {
         scene.gateway().audit().into_iter().find(|event| event["event"] == "reload")
     });
-    let exchanges = Stage { lab: scene.lab(), authority, contacts: &|| scene.contacts() }.run(then)?;
+    let dir = tempfile::tempdir().unwrap();
+    let stage = Stage {
+        lab: scene.lab(),
+        authority,
+        contacts: &|| scene.contacts(),
+        inside: None,
+        reload: &|policy| reload(case, authority, &scene, policy),
+        dir: dir.path(),
+    };
+    let exchanges = stage.run(then)?;
     let mut evidence = gather(&mut scene, exchanges);
     // The verdict "error" is the loader's; what the gateway then does is the assertion's.
     for text in &case.expect.assert {

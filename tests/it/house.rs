@@ -89,6 +89,7 @@ fn imports_keep_to_their_place() {
         ),
         ("dns/src", &["std::fs", "std::env", "tokio::signal"]),
         ("proxy/src", &["std::fs", "std::env", "tokio::signal", "toml::"]),
+        ("src/netns", &["tokio", "hyper", "dns::", "proxy::"]),
     ] {
         for path in files(folder, ".rs").into_iter().filter(|path| !path.ends_with("tests.rs")) {
             let code = code(&path);

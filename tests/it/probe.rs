@@ -15,7 +15,8 @@ use tidegate::{
     probe::Controls,
 };
 
-use crate::support::verb;
+use crate::attach::{self, Attached, file_of};
+use crate::support::{eventually, verb};
 
 /// What `tidegate probe --json` says, started so.
 fn probe(
@@ -40,11 +41,16 @@ struct Told {
 impl Told {
     /// The verdict about one way.
     fn of(&self, way: &str) -> &str {
+        self.line(way)["verdict"].as_str().unwrap()
+    }
+
+    fn evidence(&self, way: &str) -> &str {
+        self.line(way)["evidence"].as_str().unwrap()
+    }
+
+    fn line(&self, way: &str) -> &Value {
         let mut lines = self.told["lines"].as_array().unwrap().iter();
-        let line = lines
-            .find(|line| line["way"] == way)
-            .unwrap_or_else(|| panic!("{way} is not in {:#}", self.told));
-        line["verdict"].as_str().unwrap()
+        lines.find(|line| line["way"] == way).unwrap_or_else(|| panic!("{way} is not in {:#}", self.told))
     }
 }
 
@@ -136,4 +142,52 @@ fn controls_outside_are_reached_from_outside_only() {
         assert_eq!(outside.of(way), "escaped", "{way}: {:#}", outside.told);
     }
     assert_eq!((outside.status, controls.contacts()), (Some(1), 4));
+}
+
+/// Inside an attached namespace each attempt is seen by the gateway, and a wire that comes later is told.
+#[test]
+fn what_the_gateway_refuses_is_seen_by_it_and_a_late_wire_is_told() {
+    let Some(scene) = attach::scene(&["api.example.com:80"]).start() else { return };
+    let namespace = Namespace::new().unwrap();
+    let attached =
+        Attached::start(&scene, "s1", &["--netns", file_of(&namespace).to_str().unwrap()]).unwrap();
+    let told = probe(|command| namespace.spawn(command), None);
+    for way in PACKETS.into_iter().chain([
+        "metadata through the gateway",
+        "the gateway's own metrics through the gateway",
+        "the gateway's own loopback, as a number",
+        "listeners on loopback",
+    ]) {
+        assert_eq!(told.of(way), "contained", "{way}: {:#}", told.told);
+    }
+    assert!(told.evidence("tcp to a public address").contains("the gateway took it and said 403 not_listed"));
+    let audit = scene.gateway().audit();
+    for (inbound, host, reason) in [
+        ("tcp", "169.254.169.254", "metadata_endpoint"),
+        ("connect", "169.254.169.254", "metadata_endpoint"),
+        ("connect", "127.0.0.1", "gateway_address"),
+        ("dns", "tidegate-probe.example", "not_listed"),
+    ] {
+        let seen =
+            |line: &Value| line["inbound"] == inbound && line["host"] == host && line["reason"] == reason;
+        assert!(audit.iter().any(seen), "{inbound} {host}: {audit:#?}");
+    }
+    assert!(scene.dialled().is_empty(), "nothing was dialled");
+    // Somebody with power over the host moves a wire in.
+    let wired = namespace.run(|| {
+        let mut ip = tool("ip");
+        ip.args(["link", "add", "late0", "type", "veth", "peer", "name", "late1"]).status()
+    });
+    let Ok(wired) = wired.inspect_err(|error| eprintln!("skipped: ip: {error}")) else { return };
+    assert!(wired.success());
+    eventually("the wire is told", || attached.said().contains("is shut").then_some(()));
+    let told = probe(|command| namespace.spawn(command), None);
+    assert_ne!(told.of("links of the network namespace"), "contained", "{:#}", told.told);
+    assert_ne!(told.status, Some(0));
+    drop(attached);
+}
+
+#[expect(clippy::disallowed_methods, reason = "a wire is made by a tool")]
+fn tool(name: &str) -> std::process::Command {
+    std::process::Command::new(name)
 }

@@ -58,7 +58,10 @@ pub struct Gateway {
     child: Option<Child>,
     dir: TempDir,
     /// Where it tells its state, as to a service manager; it would complain if nobody listened.
-    _notify: UnixDatagram,
+    notify: UnixDatagram,
+    /// What it sees of the host otherwise.
+    host_files: Vec<HostFile>,
+    environment: Vec<(OsString, OsString)>,
 }
 
 /// A gateway that did not come up: what it said and how it ended.
@@ -112,33 +115,52 @@ impl Gateway {
     /// Starts a gateway on the lab's gateway host and waits until it says that it is ready.
     pub fn start(lab: &Lab, config: &GatewayConfig) -> Result<Gateway, NotStarted> {
         let dir = tempfile::Builder::new().prefix("tidegate-test-").tempdir().unwrap();
-        let file = config.write(dir.path());
-        let ready = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-        ready.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let stderr = fs::File::create(dir.path().join("stderr")).unwrap();
-        let mut command = verb(["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        config.write(dir.path());
+        let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        notify.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut gateway = Gateway {
+            child: None,
+            dir,
+            notify,
+            host_files: config.host_files.clone(),
+            environment: config.environment.clone(),
+        };
+        gateway.spawn(lab).map(|()| gateway)
+    }
+
+    /// Kills it, unless it is dead already, and starts it anew with what stands on the disk.
+    pub fn restart(&mut self, lab: &Lab) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        self.spawn(lab).unwrap_or_else(|not| panic!("no restart ({:?}):\n{}", not.status, not.stderr));
+    }
+
+    fn spawn(&mut self, lab: &Lab) -> Result<(), NotStarted> {
+        let stderr = fs::File::create(self.dir.path().join("stderr")).unwrap();
+        let mut command = verb(["serve".as_ref(), "--config".as_ref(), self.config_file().as_os_str()]);
         command
-            .env("NOTIFY_SOCKET", dir.path().join("notify"))
-            .envs(config.environment.iter().map(|(name, value)| (name, value)))
+            .env("NOTIFY_SOCKET", self.dir.path().join("notify"))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        let child = lab.gateway().spawn_seeing(&config.host_files, &mut command).unwrap();
-        let mut gateway = Gateway { child: Some(child), dir, _notify: ready.try_clone().unwrap() };
+        self.child = Some(lab.gateway().spawn_seeing(&self.host_files, &mut command).unwrap());
         let until = Instant::now() + START_PATIENCE;
         let mut message = [0; 256];
         while Instant::now() < until {
-            if let Ok(length) = ready.recv(&mut message)
+            if let Ok(length) = self.notify.recv(&mut message)
                 && message[..length].split(|&byte| byte == b'\n').any(|line| line == b"READY=1")
             {
-                return Ok(gateway);
+                return Ok(());
             }
-            if let Some(status) = gateway.child.as_mut().unwrap().try_wait().unwrap() {
-                gateway.child = None;
-                return Err(NotStarted { stderr: gateway.stderr(), status: Some(status) });
+            if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
+                self.child = None;
+                return Err(NotStarted { stderr: self.stderr(), status: Some(status) });
             }
         }
-        Err(NotStarted { stderr: gateway.stderr(), status: None })
+        Err(NotStarted { stderr: self.stderr(), status: None })
     }
 
     /// The folder of its config, audit log and standard error.

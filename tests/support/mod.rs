@@ -64,13 +64,18 @@ impl Drop for EndsClients<'_> {
 }
 
 /// Looks every few milliseconds until `look` finds something, for at most [`PATIENCE`].
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, look)
+}
+
+/// As [`eventually`], for what takes longer.
+pub fn eventually_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + patience;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < until, "{what}: not within {patience:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -80,6 +80,11 @@ impl Scene {
         }
     }
 
+    /// Kills the gateway and starts it anew with what stands on the disk.
+    pub fn restart(&mut self) {
+        self.gateway.restart(&self.lab);
+    }
+
     /// The two namespaces.
     pub fn lab(&self) -> &Lab {
         &self.lab

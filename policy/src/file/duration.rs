@@ -25,7 +25,8 @@ pub fn read(item: &Item<'_>, range: RangeInclusive<Duration>) -> Option<Duration
 }
 
 /// Whole numbers with their units, the greater units first, each at most once.
-pub(super) fn parse(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn parse(text: &str) -> Option<Duration> {
     let (mut rest, mut total, mut last) = (text, 0_u64, u64::MAX);
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -42,7 +43,9 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
     (last != u64::MAX).then(|| Duration::from_millis(total))
 }
 
-fn show(duration: Duration) -> String {
+/// A duration in the greatest unit that fits.
+#[must_use]
+pub fn show(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let (unit, size) =
         UNITS.iter().find(|(_, size)| millis >= *size && millis.is_multiple_of(*size)).unwrap_or(&("ms", 1));

@@ -10,8 +10,10 @@ use super::reader::{Config, Item, Spot, Table};
 use super::rules::{NAME_HINT, is_name, refuse};
 use super::time::timestamp;
 use crate::destination::{Destination, Port};
+use crate::identity::Evidence;
+use crate::life::Life;
 use crate::pattern::Entry;
-use crate::policy::Mode;
+use crate::policy::{Mode, Policy};
 use crate::sandbox::{ListenerName, SandboxId};
 use crate::source::{InternalSource, PolicySource, SandboxSource};
 use crate::time::Timestamp;
@@ -34,6 +36,36 @@ pub(super) fn read<'a>(
     }
     identify::check_overlaps(&known);
     (sandboxes, identify::listeners(known))
+}
+
+/// The one sandbox of a config that has nothing else. It may name what a policy has; without one, anything.
+pub(super) fn read_one(
+    config: &mut Config<'_>,
+    now: Timestamp,
+    policy: Option<&Policy>,
+) -> Option<SandboxSource> {
+    let whole = config.is_whole();
+    let mut known = Vec::new();
+    let mut found = None;
+    for (name, mut table) in config.group("sandbox") {
+        let (policies, internals) = match policy {
+            Some(policy) => policy.tables().names(),
+            None => (as_written(&mut table, "policies"), as_written(&mut table, "internal")),
+        };
+        let existing = Existing { policies: &policies, internals: &internals, whole };
+        found = sandbox(name, table, now, &existing, &mut known);
+    }
+    for entry in known.iter().filter(|entry| entry.evidence == Evidence::Default) {
+        let hint = "know it by its token, source or listener";
+        entry.spot.mistake("whoever shows nothing else is a sandbox of the config, or none", hint);
+    }
+    found
+}
+
+/// The names in a list, whatever they stand for.
+fn as_written(table: &mut Table<'_>, key: &'static str) -> Vec<Arc<str>> {
+    let listed = table.take(key).and_then(|item| item.strings()).unwrap_or_default();
+    listed.into_iter().map(|(name, _)| name.into()).collect()
 }
 
 /// What a sandbox may name.
@@ -68,6 +100,7 @@ fn sandbox<'a>(
     let owners = table.take("owners").map(|item| owners(&item)).unwrap_or_default();
     table.finish();
     let id = id?;
+    let life = Life::default();
     let identify = evidence.iter().map(|(evidence, _)| evidence.clone()).collect();
     known.extend(evidence.into_iter().map(|(evidence, spot)| Known { sandbox: id.clone(), evidence, spot }));
     Some(SandboxSource {
@@ -82,6 +115,7 @@ fn sandbox<'a>(
         hints,
         limits,
         owners,
+        life,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The gate as its callers use it, and the properties that every policy has.
 
+mod inside;
 mod permits;
 mod reload;
 
@@ -13,6 +14,7 @@ use crate::attempt::QType;
 use crate::decision::FirstBytes;
 use crate::destination::Destination;
 use crate::identity::Evidence;
+use crate::life::{Flow, Life};
 use crate::path::PathPattern;
 use crate::pattern::{Entry, PortSet};
 use crate::policy::Mode;
@@ -97,6 +99,7 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
         hints: true,
         limits: crate::Limits::default(),
         owners: Vec::new(),
+        life: Life::default(),
     };
     Source {
         registries: Vec::new(),
@@ -442,7 +445,7 @@ fn a_live_stream_ends_with_its_rule_and_does_not_revive() {
     let opened = bench.gate.opened(vetted, "8.8.8.8:443".parse().expect("socket"), NOW).expect("opened");
     let live = opened.value;
     assert_eq!(bench.gate.next_expiry(NOW), Some(until));
-    assert_eq!(bench.gate.still_allows(&live, NOW), Ok(()));
+    assert_eq!(bench.gate.still_allows(&live, NOW), Ok(Flow::Flows));
     assert_eq!(bench.gate.still_allows(&live, until), Err(Reason::PolicyChanged));
     assert_eq!(bench.gate.still_allows(&live, NOW), Err(Reason::PolicyChanged), "the clock stepped back");
     drop(bench.gate.close(&live, Ending { bytes_up: 3, bytes_down: 4, ..Ending::default() }, until));

@@ -134,6 +134,9 @@ impl Exchange<'_> {
             {
                 return Poll::Ready(Ended::Killed);
             }
+            if meter.is_held() || tunnel.is_some_and(Meter::is_held) {
+                return Poll::Pending;
+            }
             if let Poll::Ready(ended) = self.poll_up(cx, &mut up, &down) {
                 return Poll::Ready(ended);
             }

@@ -25,6 +25,7 @@ pub struct Meter {
 #[derive(Debug, Default)]
 struct Order {
     killed: bool,
+    held: bool,
     waker: Option<Waker>,
 }
 
@@ -73,6 +74,29 @@ impl Meter {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Has the tunnel stand still: what it has taken stays with it, and it takes nothing more.
+    pub fn hold(&self) {
+        self.order().held = true;
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        let waker = {
+            let mut order = self.order();
+            let was_held = std::mem::replace(&mut order.held, false);
+            order.waker.take_if(|_| was_held)
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether it stands still. To be asked after [`Meter::poll_killed`], which sees to it that the task hears when that
+    /// is over.
+    pub(crate) fn is_held(&self) -> bool {
+        self.order().held
     }
 
     /// Whether [`Meter::kill`] was called.

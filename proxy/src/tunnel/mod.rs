@@ -157,6 +157,10 @@ impl Tunnel {
             if meter.poll_killed(cx).is_ready() {
                 return Poll::Ready(Some(Cause::Killed));
             }
+            // Its idle time stands still as well: nobody could keep it alive.
+            if meter.is_held() {
+                return Poll::Pending;
+            }
             let finished = (up.is_done(), down.is_done());
             let up = up.poll(cx, client, upstream, finished.1, meter.upward());
             let down = down.poll(cx, upstream, client, finished.0, meter.downward());

@@ -5,7 +5,7 @@ use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::Asked;
+use super::{Asked, sandboxes};
 use crate::admin::Report;
 use crate::admin::answer::{Answer, Code, Problem, json, page};
 
@@ -20,6 +20,17 @@ struct Status {
     tunnels: usize,
     /// Clients that are connected now.
     clients: usize,
+    /// Sandboxes that the caller sees.
+    sandboxes: Counts,
+}
+
+/// How many sandboxes there are.
+#[derive(Default, Serialize)]
+pub(super) struct Counts {
+    pub(super) config: usize,
+    pub(super) run_time: usize,
+    pub(super) paused: usize,
+    pub(super) expired: usize,
 }
 
 #[derive(Serialize)]
@@ -39,7 +50,8 @@ pub(super) fn status(asked: &Asked<'_>) -> Answer {
         report.reload = None;
     }
     let (tunnels, clients) = (core.gateway.streams().count(), core.gateway.clients());
-    Ok(json(StatusCode::OK, &Status { report, tunnels, clients }))
+    let sandboxes = sandboxes::count(asked);
+    Ok(json(StatusCode::OK, &Status { report, tunnels, clients, sandboxes }))
 }
 
 /// 200 where new connections are served, 503 where not.

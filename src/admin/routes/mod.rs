@@ -2,20 +2,25 @@
 
 mod gateway;
 pub(crate) mod namespaces;
+mod sandboxes;
 mod tunnels;
 
 use std::sync::Arc;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, UPGRADE};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use policy::SandboxId;
+use serde::de::DeserializeOwned;
 
 use super::Api;
 use super::answer::{self, Answer, Code, Problem};
 use super::caller::{Caller, Need};
+
+/// The longest body that is read.
+const BODY_LIMIT: usize = 64 * 1024;
 
 /// One thing that can be asked for.
 struct Route {
@@ -36,6 +41,15 @@ enum Call {
     ListTunnels,
     EndTunnel,
     OpenNamespace,
+    ListSandboxes,
+    AddSandbox,
+    CleanUp,
+    ShowSandbox,
+    UpdateSandbox,
+    RemoveSandbox,
+    Pause,
+    Resume,
+    ListDenials,
 }
 
 const fn route(method: Method, path: &'static str, need: Need, call: Call) -> Route {
@@ -51,6 +65,15 @@ const ROUTES: &[Route] = &[
     route(Method::DELETE, "/v1/tunnels/{id}", Need::Change, Call::EndTunnel),
     // Whom the sandbox's `owners` name, whatever their role.
     route(Method::POST, "/v1/namespaces/{id}", Need::Nothing, Call::OpenNamespace),
+    route(Method::GET, "/v1/sandboxes", Need::See, Call::ListSandboxes),
+    route(Method::POST, "/v1/sandboxes", Need::Change, Call::AddSandbox),
+    route(Method::DELETE, "/v1/sandboxes", Need::Change, Call::CleanUp),
+    route(Method::GET, "/v1/sandboxes/{id}", Need::See, Call::ShowSandbox),
+    route(Method::PATCH, "/v1/sandboxes/{id}", Need::Change, Call::UpdateSandbox),
+    route(Method::DELETE, "/v1/sandboxes/{id}", Need::Change, Call::RemoveSandbox),
+    route(Method::POST, "/v1/sandboxes/{id}/pause", Need::Change, Call::Pause),
+    route(Method::POST, "/v1/sandboxes/{id}/resume", Need::Change, Call::Resume),
+    route(Method::GET, "/v1/sandboxes/{id}/denials", Need::See, Call::ListDenials),
 ];
 
 /// One request on its way to a route.
@@ -88,7 +111,7 @@ pub(super) async fn answer(
 ) -> Response<Full<Bytes>> {
     let protocol = request.headers().get(UPGRADE).cloned();
     let upgrade = protocol.map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
-    let (head, _) = request.into_parts();
+    let (head, body) = request.into_parts();
     let found = ROUTES.iter().filter_map(|route| Some((route, route.matches(head.uri.path())?)));
     let found: Vec<_> = found.collect();
     let Some((route, name)) = found.iter().find(|(route, _)| route.method == head.method) else {
@@ -104,11 +127,11 @@ pub(super) async fn answer(
         return Problem::new(Code::NotPermitted, detail).into_response();
     }
     let asked = Asked { api, caller, name, query: head.uri.query().unwrap_or_default(), upgrade };
-    asked.call(route.call).await.unwrap_or_else(Problem::into_response)
+    asked.call(route.call, body).await.unwrap_or_else(Problem::into_response)
 }
 
 impl Asked<'_> {
-    async fn call(self, call: Call) -> Answer {
+    async fn call(self, call: Call, body: Incoming) -> Answer {
         match call {
             Call::OpenApi => Ok(gateway::openapi()),
             Call::Status => gateway::status(&self),
@@ -117,6 +140,15 @@ impl Asked<'_> {
             Call::ListTunnels => tunnels::list(&self),
             Call::EndTunnel => tunnels::end(&self).await,
             Call::OpenNamespace => namespaces::open(self),
+            Call::ListSandboxes => sandboxes::list(&self),
+            Call::AddSandbox => sandboxes::add(&self, body).await,
+            Call::CleanUp => sandboxes::clean_up(&self).await,
+            Call::ShowSandbox => sandboxes::show(&self),
+            Call::UpdateSandbox => sandboxes::update(&self, body).await,
+            Call::RemoveSandbox => sandboxes::remove(&self).await,
+            Call::Pause => sandboxes::pause(&self, body).await,
+            Call::Resume => sandboxes::resume(&self).await,
+            Call::ListDenials => sandboxes::denials(&self),
         }
     }
 
@@ -132,6 +164,31 @@ impl Asked<'_> {
         SandboxId::parse(name)
             .ok_or_else(|| Problem::new(Code::NotFound, format!("{name:?} is no sandbox's name")))
     }
+
+    /// Reads the body as JSON.
+    async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Problem> {
+        parse(&Self::bytes(body).await?)
+    }
+
+    /// Reads a body that may be left out.
+    async fn read_or_default<T: DeserializeOwned + Default>(body: Incoming) -> Result<T, Problem> {
+        let bytes = Self::bytes(body).await?;
+        if bytes.is_empty() { Ok(T::default()) } else { parse(&bytes) }
+    }
+
+    async fn bytes(body: Incoming) -> Result<Bytes, Problem> {
+        match Limited::new(body, BODY_LIMIT).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(Problem::new(Code::TooLarge, format!("at most {BODY_LIMIT} bytes are read")))
+            }
+            Err(error) => Err(Problem::new(Code::BadRequest, error.to_string())),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| Problem::new(Code::BadRequest, error.to_string()))
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use serde_json::Value;
 use tidegate::lab::{HostFile, Zone, dns::Question, origin::Behaviour};
 
 use super::{
-    case::{Case, Input, bytes},
+    case::{Case, Input, Step, bytes},
     input::LOG_FULL,
+    inside,
 };
 use crate::support::{ClientCertificate, Scene, SceneBuilder, TestAuthority, UNLIMITED};
 
@@ -74,7 +75,15 @@ pub fn scene(case: &Case, authority: &Arc<TestAuthority>, dir: &Path) -> Result<
         scene = scene.only_listening_on(others.filter(|at| !refused.contains(at)).collect::<Vec<_>>());
     }
     // A TLS client without a stated origin wants one that speaks TLS.
-    let tls = matches!(case.input, Input::Tls(_) | Input::TlsScript { .. });
+    let speaks_tls = |input: &Input| matches!(input, Input::Tls(_) | Input::TlsScript { .. });
+    let tls = match &case.input {
+        Input::Multi { steps } => {
+            steps.iter().any(|step| matches!(step, Step::Do(input) if speaks_tls(input)))
+        }
+        input => speaks_tls(input),
+    };
+    // One name, one server, whichever of its addresses is dialled.
+    let tls = tls || case.upstream.values().any(|does| does == "https");
     let https = tls.then(|| authority.https(&names_of(case), ClientCertificate::Unasked));
     scene = scene.origins(move |to| match (behaviours.get(&to), &https) {
         (Some(behaviour), _) => behaviour.clone(),
@@ -83,12 +92,20 @@ pub fn scene(case: &Case, authority: &Arc<TestAuthority>, dir: &Path) -> Result<
         _ => Behaviour::Echo,
     });
     if let Input::Multi { steps } = &case.input
-        && steps.iter().any(|step| matches!(step, Input::Fault { what } if what == LOG_FULL))
+        && steps.iter().any(|step| matches!(step, Step::Do(Input::Fault { what }) if what == LOG_FULL))
     {
         // Every write to it fails with ENOSPC (full(4)).
         scene = scene.configure(|config| config.audit = Some("/dev/full".into()));
     }
-    let scene = apply_policy(scene, case, dir)?;
+    let mut scene = apply_policy(scene, case, dir)?;
+    if inside::is_needed(case) {
+        // Whoever attaches a namespace needs the admin socket, and to own the sandbox.
+        let owners = format!("owners = [{}]\nidentify = ", rustix::process::geteuid().as_raw());
+        let policy = scene.policy_text().replace("identify = ", &owners);
+        scene = scene
+            .policy(&policy)
+            .configure(|config| config.listen = "admin = \"unix:{dir}/admin.sock\"\n".into());
+    }
     let beside = case.expect.assert.iter().any(|assert| assert.starts_with("other_sandbox."));
     Ok(if beside { with_other_sandbox(scene) } else { scene })
 }

@@ -60,6 +60,8 @@ pub enum Verdict {
 pub enum Input {
     Tcp {
         to: Target,
+        /// The address that a captured connection is made to.
+        dst: Option<String>,
         send: Vec<Item>,
     },
     TcpEach {
@@ -109,9 +111,14 @@ pub enum Input {
     },
     Shell {
         cmd: String,
+        #[serde(rename = "where")]
+        at: Option<String>,
     },
     Multi {
-        steps: Vec<Input>,
+        steps: Vec<Step>,
+    },
+    PolicyReload {
+        policy: Value,
     },
     Timing {
         runs: u32,
@@ -123,6 +130,17 @@ pub enum Input {
     },
     #[serde(other)]
     Unknown,
+}
+
+/// One step of several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum Step {
+    /// What must hold then.
+    Check {
+        check: String,
+    },
+    Do(Input),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -173,7 +191,10 @@ pub enum Item {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct TlsInput {
+    #[serde(default)]
     pub target: String,
+    /// The address that a captured connection is made to, instead of a tunnel to `target`.
+    pub dst: Option<String>,
     pub hello: Hello,
     #[serde(default)]
     pub then: Vec<Item>,

@@ -1,8 +1,9 @@
 //! Does what a case's input says, one function a kind, and brings back what the client saw.
 
 use std::{
-    io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     thread,
@@ -10,13 +11,15 @@ use std::{
 };
 
 use hickory_proto::rr::RecordType;
-use rustls::StreamOwned;
-use tidegate::lab::{Lab, origin::Contact};
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::Value;
+use tidegate::lab::{Lab, Namespace, origin::Contact};
 
 use super::{
     adapter::{Unsupported, fill_in},
-    case::{Hello, Input, Item, Range, Ranges, Target, TlsInput, TlsStep, Transport, bytes, unhex},
+    case::{Hello, Input, Item, Range, Ranges, Step, Target, TlsInput, TlsStep, Transport, bytes, unhex},
     evidence::{Bytes, Dns, Exchange, record_type},
+    inside::Inside,
 };
 use crate::support::{
     Client, ClientCertificate, PROXY, PROXY_DNS, Response, TestAuthority, ask_wire, question,
@@ -37,7 +40,16 @@ pub struct Stage<'a> {
     pub authority: &'a Arc<TestAuthority>,
     /// The connections that origins have accepted so far.
     pub contacts: &'a dyn Fn() -> Vec<Arc<Contact>>,
+    /// The sandbox with a network of its own, where the case has one.
+    pub inside: Option<&'a Inside>,
+    /// Puts another policy in force.
+    pub reload: &'a dyn Fn(&Value) -> Result<()>,
+    /// Files of the case.
+    pub dir: &'a Path,
 }
+
+/// A connection that a step has left open, with what came of it so far.
+type Held = (StreamOwned<ClientConnection, TcpStream>, Bytes);
 
 type Result<T> = std::result::Result<T, Unsupported>;
 
@@ -45,7 +57,9 @@ impl Stage<'_> {
     /// Runs one input; kinds that need a gateway of their own making are for the caller.
     pub fn run(&self, input: &Input) -> Result<Vec<Exchange>> {
         Ok(match input {
-            Input::Tcp { to, send } => vec![Exchange::Bytes(self.script(*to, send)?)],
+            Input::Tcp { to, dst, send } => {
+                vec![Exchange::Bytes(self.script_to(self.place(*to, dst.as_deref())?, send)?)]
+            }
             Input::TcpEach { to, send_each } => {
                 let each = send_each
                     .iter()
@@ -75,13 +89,11 @@ impl Stage<'_> {
             Input::Tls(tls) => vec![Exchange::Bytes(self.tls(tls)?)],
             Input::TlsScript { target, steps } => vec![Exchange::Bytes(self.tls_script(target, steps)?)],
             Input::Classify(ranges) => self.classify(ranges)?,
-            Input::Shell { cmd } => vec![self.shell(cmd)?],
-            Input::Multi { steps } => {
-                let mut exchanges = Vec::new();
-                for step in steps {
-                    exchanges.extend(self.run(step)?);
-                }
-                exchanges
+            Input::Shell { cmd, at } => vec![self.shell(cmd, at.as_deref())?],
+            Input::Multi { steps } => self.steps(steps)?,
+            Input::PolicyReload { policy } => {
+                (self.reload)(policy)?;
+                Vec::new()
             }
             Input::Timing { runs, a, b } => vec![self.timing(*runs, a, b)?],
             // In force since the gateway started: the scene was made with it.
@@ -94,14 +106,63 @@ impl Stage<'_> {
         })
     }
 
-    fn script(&self, to: Target, items: &[Item]) -> Result<Bytes> {
-        let address = match to {
-            Target::Proxy => PROXY,
-            Target::DnsTcp => PROXY_DNS,
-            Target::Transparent => return Err(Unsupported("a captured connection (needs a sandbox)".into())),
+    /// Several steps, with the connections that they leave open.
+    fn steps(&self, steps: &[Step]) -> Result<Vec<Exchange>> {
+        let mut exchanges = Vec::new();
+        let mut held: Vec<Held> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Do(Input::Tls(tls)) if keeps_open(&tls.then) => held.push(self.keep_open(tls)?),
+                Step::Do(input) => exchanges.extend(self.run(input)?),
+                Step::Check { check } => {
+                    let seconds = check
+                        .strip_prefix("connection_closed_within_s(")
+                        .and_then(|rest| rest.strip_suffix(')')?.parse().ok())
+                        .ok_or_else(|| Unsupported(format!("the check {check:?}")))?;
+                    for (stream, mut outcome) in held.drain(..) {
+                        outcome.ended = ends_within(stream, Duration::from_secs(seconds));
+                        exchanges.push(Exchange::Bytes(outcome));
+                    }
+                }
+            }
+        }
+        Ok(exchanges)
+    }
+
+    fn keep_open(&self, input: &TlsInput) -> Result<Held> {
+        let (Some(dst), Some(sni)) = (&input.dst, &input.hello.sni) else {
+            return Err(Unsupported("a connection that is kept open, but captured and with a name".into()));
         };
+        let (namespace, address) = self.place(Target::Transparent, Some(dst))?;
         let started = Instant::now();
-        let mut client = Client::connect(self.lab, address.parse().expect("an address"));
+        let client = Client::try_connect_from(namespace, address).expect("it is captured");
+        let stream =
+            self.authority.client(&[], ClientCertificate::Unasked).handshake(client.into_stream(), sni);
+        let stream = stream.map_err(|error| Unsupported(format!("full handshake: {error}")))?;
+        let mut outcome = tunnel_outcome(started);
+        outcome.upstream_before = (self.contacts)().iter().map(|contact| contact.total()).sum();
+        Ok((stream, outcome))
+    }
+
+    /// Where a script's client is, and what it connects to.
+    fn place(&self, to: Target, dst: Option<&str>) -> Result<(&Namespace, SocketAddr)> {
+        let address = |text: &str| text.parse().map_err(|_| Unsupported(format!("the address {text}")));
+        match (to, self.inside, dst) {
+            (Target::Proxy, ..) => Ok((self.lab.gateway(), address(PROXY)?)),
+            (Target::DnsTcp, ..) => Ok((self.lab.gateway(), address(PROXY_DNS)?)),
+            (Target::Transparent, Some(inside), Some(dst)) => Ok((inside.namespace(), address(dst)?)),
+            (Target::Transparent, ..) => Err(Unsupported("a captured connection (needs a sandbox)".into())),
+        }
+    }
+
+    fn script(&self, to: Target, items: &[Item]) -> Result<Bytes> {
+        self.script_to(self.place(to, None)?, items)
+    }
+
+    fn script_to(&self, (namespace, address): (&Namespace, SocketAddr), items: &[Item]) -> Result<Bytes> {
+        let started = Instant::now();
+        let mut client =
+            Client::try_connect_from(namespace, address).unwrap_or_else(|error| panic!("{address}: {error}"));
         let mut sent_in_tunnel = Vec::new();
         let mut seen = 0;
         let mut requests = 0;
@@ -225,7 +286,7 @@ impl Stage<'_> {
     }
 
     fn tls(&self, input: &TlsInput) -> Result<Bytes> {
-        let TlsInput { target, hello, then, upstream_cert } = input;
+        let TlsInput { target, dst: _, hello, then, upstream_cert } = input;
         let Hello { sni, alpn, client_cert, verify, max_version, check_san } = hello;
         // The client here always trusts the origins' authority alone.
         let verify = verify.as_ref().filter(|how| *how != "upstream-ca-only");
@@ -295,14 +356,20 @@ impl Stage<'_> {
         Ok(outcome)
     }
 
-    fn shell(&self, cmd: &str) -> Result<Exchange> {
-        if !cmd.contains("$PROXY") {
-            return Err(Unsupported("a command that needs a sandbox round it".into()));
-        }
+    fn shell(&self, cmd: &str, at: Option<&str>) -> Result<Exchange> {
         const TOOLS: &[&str] = &["curl", "dig", "ssh", "nc", "socat", "grpcurl", "git", "wget", "node"];
         let words: Vec<&str> = cmd.split(|c: char| !c.is_alphanumeric()).collect();
         if let Some(missing) = TOOLS.iter().find(|tool| words.contains(tool) && !installed(tool)) {
             return Err(Unsupported(format!("the tool {missing}")));
+        }
+        if cmd.contains("--http3") && !curl_speaks_http3() {
+            return Err(Unsupported("a curl that speaks HTTP/3".into()));
+        }
+        if let (Some(inside), Some("sandbox")) = (self.inside, at) {
+            return Ok(Exchange::Command { status: inside.shell(cmd, self.authority, self.dir) });
+        }
+        if !cmd.contains("$PROXY") {
+            return Err(Unsupported("a command that needs a sandbox round it".into()));
         }
         #[expect(clippy::disallowed_methods, reason = "a real client of the corpus")]
         let mut command = Command::new("/bin/sh");
@@ -403,7 +470,7 @@ fn tunnel_outcome(started: Instant) -> Bytes {
 
 /// Sends `items` inside a TLS connection and reads one response for each text.
 fn inner_exchange(
-    mut stream: StreamOwned<rustls::ClientConnection, std::net::TcpStream>,
+    mut stream: StreamOwned<ClientConnection, TcpStream>,
     items: &[Item],
 ) -> Result<Vec<Response>> {
     let mut received = Vec::new();
@@ -457,7 +524,35 @@ pub fn generate(pattern: &str, n: u64) -> String {
 pub fn installed(tool: &str) -> bool {
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
         .iter()
-        .any(|dir| std::path::Path::new(dir).join(tool).exists())
+        .any(|dir| Path::new(dir).join(tool).exists())
+}
+
+fn curl_speaks_http3() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "a real client of the corpus")]
+    let version = Command::new("curl").arg("--version").output();
+    version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("HTTP3"))
+}
+
+/// Whether a script ends with its connection open.
+fn keeps_open(then: &[Item]) -> bool {
+    then.iter().any(|item| matches!(item, Item::Other(other) if other.get("keep_open").is_some()))
+}
+
+/// Whether the gateway ends a connection within so long.
+fn ends_within(mut stream: StreamOwned<ClientConnection, TcpStream>, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let mut buffer = [0; 1024];
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        stream.sock.set_read_timeout(Some(left)).unwrap();
+        match stream.read(&mut buffer) {
+            Ok(1..) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return false;
+            }
+            Ok(0) | Err(_) => return true,
+        }
+    }
+    false
 }
 
 /// Lets a file watcher's settling time pass where a case's script says so.

@@ -63,7 +63,8 @@ fn judge_exchange(
         Exchange::Bytes(bytes)
             if layer == "log" && evidence.exchanges.len() > 1 && expect.verdict == Verdict::Allow =>
         {
-            if bytes.responses.is_empty() { Err("no answer".into()) } else { Ok(()) }
+            // A captured connection may be refused without HTTP: it is closed.
+            if bytes.responses.is_empty() && !bytes.ended { Err("no answer".into()) } else { Ok(()) }
         }
         Exchange::Bytes(bytes) => judge_bytes(expect, bytes, evidence),
         Exchange::Dns(dns) => judge_dns(expect, dns),
