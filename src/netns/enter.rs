@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::kernel::put_in_force;
 use super::{Plan, SetupError, handover, nftables, open_here};
 use crate::netlink::{self, Link, Netlink};
 
@@ -221,9 +222,8 @@ fn shut(netlink: &mut Netlink, link: &Link) {
     if let Err(error) = netlink.switch(link.index, false) {
         complain(format_args!("cannot switch link {name} off: {error}"));
     }
-    let batch = nftables::shut(&link.name);
-    let blocked = Netlink::netfilter().and_then(|mut netfilter| netfilter.exchange(&batch.bytes, batch.last));
-    if let Err(error) = blocked {
+    let link_alone = nftables::Links::Named(&link.name);
+    if let Err(error) = put_in_force(|found| nftables::shut(link_alone, found)) {
         complain(format_args!("link {name} is off, but without rules of its own: {error}"));
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use netlink_packet_route::AddressFamily;
 use socket2::{Domain, Socket, Type};
 
+use super::nftables::{Batch, Table};
 use super::plan::{Family, Place, Plan, Step};
 use super::remedy::Remedy;
 use super::{SetupError, Sockets, first_line, nftables};
@@ -35,9 +36,11 @@ pub(super) fn apply(plan: &Plan) -> Result<Sockets, SetupError> {
             Step::Setting { name, value } => set(name, value),
             Step::LoopbackUp => netlink.switch(Link::LOOPBACK, true),
             Step::OwnEveryAddress(family) => own_every_address(&mut netlink, *family),
-            Step::Rules(rules) => {
-                let batch = nftables::replace(rules);
-                Netlink::netfilter().and_then(|mut netfilter| netfilter.exchange(&batch.bytes, batch.last))
+            Step::Rules(rules) => put_in_force(|found| nftables::make(rules, found)),
+            Step::LinkRules => {
+                // Older kernels refuse it. There the guard of a namespace shuts a link that has come.
+                let _ = put_in_force(|found| nftables::shut(nftables::Links::AllButLoopback, found));
+                Ok(())
             }
             Step::Listen(place) => listen(*place).map(|socket| listeners.push(socket)),
         };
@@ -47,6 +50,19 @@ pub(super) fn apply(plan: &Plan) -> Result<Sockets, SetupError> {
         })?;
     }
     Ok(Sockets { listeners, links })
+}
+
+/// Makes a table, in place of one of its name where there is one.
+pub(super) fn put_in_force(batch: impl Fn(Table) -> Batch) -> io::Result<()> {
+    let mut netlink = Netlink::netfilter()?;
+    let fresh = batch(Table::Absent);
+    match netlink.exchange(&fresh.bytes, fresh.last) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let again = batch(Table::Replaced);
+            netlink.exchange(&again.bytes, again.last)
+        }
+        done => done,
+    }
 }
 
 fn only_loopback(netlink: &mut Netlink) -> io::Result<()> {

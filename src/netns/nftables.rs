@@ -14,6 +14,7 @@ pub(super) struct Batch {
 
 const REQUEST: u16 = 0x1;
 const ACKNOWLEDGE: u16 = 0x4;
+const ONLY_NEW: u16 = 0x200;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
@@ -40,15 +41,19 @@ const VERDICT_REGISTER: u32 = 0;
 /// Set on the type of an attribute that holds attributes.
 const NESTED: u16 = 0x8000;
 
-/// Makes the table what the ruleset says, whatever it held before.
-pub(super) fn replace(ruleset: &Ruleset) -> Batch {
+/// What a batch finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    /// No table of the name: else the batch is refused as [`std::io::ErrorKind::AlreadyExists`].
+    Absent,
+    /// Perhaps one, which is replaced. Closing the socket then waits until the old one is gone: 15 ms.
+    Replaced,
+}
+
+/// Makes the table what the ruleset says.
+pub(super) fn make(ruleset: &Ruleset, found: Table) -> Batch {
     let mut batch = Messages { family: INET, ..Messages::default() };
-    let table = |out: &mut Attributes| out.text(1, ruleset.table);
-    batch.control(BATCH_BEGIN);
-    // Created first, so that there is one to delete.
-    batch.message(NEW_TABLE, CREATE, table);
-    batch.message(DELETE_TABLE, 0, table);
-    batch.message(NEW_TABLE, CREATE, table);
+    batch.table(ruleset.table, found);
     for chain in &ruleset.chains {
         batch.message(NEW_CHAIN, CREATE, |out| self::chain(out, ruleset.table, chain));
     }
@@ -64,23 +69,49 @@ pub(super) fn replace(ruleset: &Ruleset) -> Batch {
     batch.finish()
 }
 
-/// Lets nothing pass a link, whatever sends or takes it (`NF_NETDEV_INGRESS`, Linux 4.2; `NF_NETDEV_EGRESS`, 5.16).
-pub(super) fn shut(link: &str) -> Batch {
+/// The links that a chain of a link's own is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Links<'a> {
+    /// One that is there.
+    Named(&'a str),
+    /// All but `lo`, those that are still to come too (`NFTA_DEVICE_PREFIX`, tried on Linux 6.18).
+    AllButLoopback,
+}
+
+/// Lets nothing pass links, whatever sends or takes it (`NF_NETDEV_INGRESS`, Linux 4.2; `NF_NETDEV_EGRESS`, 5.16).
+pub(super) fn shut(links: Links<'_>, found: Table) -> Batch {
     let mut batch = Messages { family: NETDEV, ..Messages::default() };
-    let table = format!("tidegate {link}");
-    batch.control(BATCH_BEGIN);
-    batch.message(NEW_TABLE, CREATE, |out| out.text(1, &table));
-    for (name, hook) in [("arriving", 0), ("leaving", 1)] {
+    let table = match links {
+        Links::Named(name) => format!("tidegate {name}"),
+        Links::AllButLoopback => "tidegate".to_owned(),
+    };
+    let chains = [("arriving", 0, meta::IN_LINK), ("leaving", 1, meta::OUT_LINK)];
+    batch.table(&table, found);
+    for (name, hook, _) in chains {
         batch.message(NEW_CHAIN, CREATE, |out| {
             out.text(1, &table);
             out.text(3, name);
             out.nest(4, |place| {
                 place.number(1, hook);
                 place.number(2, 0);
-                place.text(3, link);
+                match links {
+                    Links::Named(link) => place.text(3, link),
+                    Links::AllButLoopback => place.nest(4, |devices| devices.text(2, "")),
+                }
             });
             out.number(5, DROP);
             out.text(7, Kind::word(Kind::Filter));
+        });
+    }
+    for (name, _, link) in chains.into_iter().filter(|_| links == Links::AllButLoopback) {
+        batch.message(NEW_RULE, CREATE | APPEND, |out| {
+            out.text(1, &table);
+            out.text(2, name);
+            out.nest(4, |list| {
+                let mut expressions = Expressions(list);
+                expressions.meta(link, EQUAL, &Link::LOOPBACK.to_ne_bytes());
+                expressions.action(Action::Accept);
+            });
         });
     }
     batch.finish()
@@ -275,6 +306,20 @@ struct Messages {
 }
 
 impl Messages {
+    /// Opens the batch with its table.
+    fn table(&mut self, name: &str, found: Table) {
+        self.control(BATCH_BEGIN);
+        match found {
+            Table::Absent => self.message(NEW_TABLE, CREATE | ONLY_NEW, |out| out.text(1, name)),
+            Table::Replaced => {
+                // Created first, so that there is one to delete.
+                self.message(NEW_TABLE, CREATE, |out| out.text(1, name));
+                self.message(DELETE_TABLE, 0, |out| out.text(1, name));
+                self.message(NEW_TABLE, CREATE, |out| out.text(1, name));
+            }
+        }
+    }
+
     /// The frame around a batch, which names the subsystem.
     fn control(&mut self, kind: u16) {
         self.start(kind, REQUEST, 0, SUBSYSTEM, &[]);
@@ -352,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_framed_and_every_message_of_it_is_aligned() {
-        let batch = replace(&Ruleset::capturing(15001, 15053));
+        let batch = make(&Ruleset::capturing(15001, 15053), Table::Replaced);
         let mut rest = &batch.bytes[..];
         let mut kinds = Vec::new();
         while !rest.is_empty() {

@@ -26,6 +26,9 @@ pub(super) enum Step {
     OnlyLoopback,
     /// A switch below /proc/sys/net.
     Setting { name: &'static str, value: &'static str },
+    /// Nothing passes another link than `lo`, whatever makes it, where the kernel takes rules for links that are still to
+    /// come.
+    LinkRules,
     /// `lo` is up.
     LoopbackUp,
     /// Every address of a family is the namespace's own (AnyIP), so that a connection to anywhere arrives here.
@@ -81,6 +84,7 @@ impl Plan {
         }
         // Before the link is up, so that at no moment a packet meets no rule.
         steps.push(Step::Rules(Ruleset::capturing(CAPTURED_PORT, DNS_PORT)));
+        steps.push(Step::LinkRules);
         steps.push(Step::LoopbackUp);
         steps.extend(families.iter().copied().map(Step::OwnEveryAddress));
         steps.extend(places(families).map(Step::Listen));
@@ -148,6 +152,9 @@ impl fmt::Display for Step {
         match self {
             Self::OnlyLoopback => f.write_str("make sure that there is no link but lo"),
             Self::Setting { name, value } => write!(f, "set net.{}={value}", name.replace('/', ".")),
+            Self::LinkRules => {
+                f.write_str("let nothing pass any other link, where the kernel can do that ahead")
+            }
             Self::LoopbackUp => f.write_str("switch lo on"),
             Self::OwnEveryAddress(Family::V4) => f.write_str("route local 0.0.0.0/0 to lo"),
             Self::OwnEveryAddress(Family::V6) => f.write_str("route local ::/0 to lo"),

@@ -3,9 +3,13 @@
 #![expect(clippy::disallowed_methods, reason = "these tests run real tools and are the clients inside")]
 
 use std::{
+    fs,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, UdpSocket},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::net::UnixStream,
+    },
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -13,7 +17,7 @@ use std::{
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tidegate::{
-    lab::{Lab, Namespace},
+    lab::{Lab, Namespace, tap::Tap},
     netns::{
         self, CAPTURED_PORT, DNS_PORT, Plan, Sockets,
         handover::{self, Checked, HandoverRefused},
@@ -126,7 +130,8 @@ fn the_kernel_holds_the_rules_that_nft_would_make_of_their_text() {
     let _sockets = set_up(&ours);
     let text = Ruleset::capturing(CAPTURED_PORT, DNS_PORT).to_string();
     let Some(_) = nft(&theirs, &["-f", "-"], &text) else { return };
-    let [ours, theirs] = [&ours, &theirs].map(|namespace| nft(namespace, &["list", "ruleset"], "").unwrap());
+    let [ours, theirs] =
+        [&ours, &theirs].map(|namespace| nft(namespace, &["list", "table", "inet", "tidegate"], "").unwrap());
     assert_eq!(ours, theirs);
     assert!(ours.contains("redirect to :15001"), "{ours}");
 }
@@ -325,6 +330,45 @@ fn a_link_that_was_left_in_is_seen_by_the_gateway_itself() {
     let refused = hand_over(sockets).unwrap_err();
     let HandoverRefused::OtherLinks(names) = refused else { panic!("{refused}") };
     assert_eq!(&*names, "way1, way0");
+}
+
+#[test]
+fn a_link_that_comes_later_lets_no_frame_pass_with_nobody_to_watch_it() {
+    let (Some(inside), Some(outside)) = (namespace(), namespace()) else { return };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split(['.', '-']).take(2).filter_map(|part| part.parse().ok()).collect();
+    if version[..] < [6, 18][..] {
+        eprintln!("skipped: Linux {release} takes no rules for links that are still to come");
+        return;
+    }
+    outside.run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")).unwrap();
+    let _sockets = set_up(&inside);
+    let tap = Tap::open(&outside).unwrap();
+    let run = |namespace: &Namespace, program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        namespace.spawn(&mut command).ok()?.wait().ok()
+    };
+    let file = format!("/proc/{}/fd/{}", std::process::id(), inside.descriptor().as_raw_fd());
+    let made = run(&outside, "ip", &["link", "add", "way0", "type", "veth", "peer", "name", "way1"]);
+    let Some(true) = made.map(|status| status.success()) else {
+        eprintln!("skipped: there is no ip, or no veth");
+        return;
+    };
+    run(&outside, "ip", &["link", "set", "way1", "up"]).unwrap();
+    assert!(run(&outside, "ip", &["link", "set", "way0", "netns", &file, "up"]).unwrap().success());
+    let packets = "import socket\ns = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\ns.bind(('way0', 0))\n\
+        for _ in range(50):\n    try: s.send(b'\\xff' * 6 + b'\\x02' * 6 + b'\\x88\\xb5' + b'out' * 20)\n    except OSError: pass";
+    let Some(sent) = run(&inside, "python3", &["-c", packets]) else {
+        eprintln!("skipped: there is no python3");
+        return;
+    };
+    assert!(sent.success(), "the link was up, and packets were sent");
+    assert_eq!(tap.frames().unwrap(), 0);
+    // The same, outside: the tap sees what passes.
+    let seen = packets.replace("way0", "way1");
+    assert!(run(&outside, "python3", &["-c", &seen]).unwrap().success());
+    assert!(tap.frames().unwrap() > 0);
 }
 
 #[test]
