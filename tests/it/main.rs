@@ -33,6 +33,7 @@ mod mistakes;
 mod netns;
 mod one_answer;
 mod probe;
+mod proxyless;
 mod registries;
 mod resolvers;
 mod sandboxes;

@@ -2,9 +2,10 @@
 //! serves from the lab's gateway host.
 
 use std::{
-    io,
+    fs, io,
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixStream,
+    process::{Child, Command, Output, Stdio},
     sync::{Arc, Mutex, mpsc},
     thread::{self, JoinHandle},
 };
@@ -18,7 +19,7 @@ use prometheus::Registry;
 use proxy::{Config, Gateway, Listener};
 use tidegate::{
     lab::{
-        GATEWAY_INSIDE, GATEWAY_V4, GATEWAY_V6, Lab, Namespace, Zone,
+        GATEWAY_INSIDE, GATEWAY_V4, GATEWAY_V6, HostFile, Lab, Namespace, Zone,
         dns::DnsServer,
         origin::{Behaviour, Contact, Origin},
         tap::{Sent, Tap},
@@ -118,6 +119,25 @@ impl Inside {
     /// As [`Inside::connect`], to an address as text.
     pub fn to(&self, to: &str) -> Client {
         self.connect(to.parse().unwrap())
+    }
+
+    /// Runs a shell command inside that knows of no proxy; `ca` is an authority that it trusts, in PEM form.
+    pub fn shell(&self, command: &str, ca: &str) -> Output {
+        let dir = tempfile::tempdir().unwrap();
+        let (resolv_conf, trusted) = (dir.path().join("resolv.conf"), dir.path().join("ca.pem"));
+        fs::write(&resolv_conf, "nameserver 192.0.2.53\noptions timeout:2 attempts:1\n").unwrap();
+        fs::write(&trusted, ca).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "real clients in a sandbox")]
+        let mut shell = Command::new("/bin/bash");
+        shell.args(["-c", command]).env_clear().env("HOME", dir.path());
+        shell.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        shell
+            .env("CURL_CA_BUNDLE", &trusted)
+            .env("NODE_EXTRA_CA_CERTS", &trusted)
+            .env("SSL_CERT_FILE", &trusted);
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let files = [HostFile { at: "/etc/resolv.conf".into(), shows: resolv_conf }];
+        self.sandbox.spawn_seeing(&files, &mut shell).and_then(Child::wait_with_output).unwrap()
     }
 
     /// Asks a name server from inside.
