@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{Event, Gate, Observer, Receipt, SandboxId};
+use policy::{Event, Gate, Observer, Receipt, SandboxId, Socket};
 use prometheus::Registry;
 use proxy::UpstreamProxy;
 use tokio::sync::{mpsc, watch};
@@ -24,6 +24,7 @@ use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice};
 use crate::config::{self, Config, ConfigError};
 use crate::descriptors;
+use crate::doors::{Bound, Doors};
 use crate::enforcement::Enforcement;
 use crate::host::{self, HostError};
 use crate::listeners::{self, BindError, Files, Listeners};
@@ -85,12 +86,15 @@ pub(crate) struct Core {
     pub(crate) status: Arc<Status>,
     pub(crate) roles: Arc<Roles>,
     pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) doors: Arc<Doors>,
 }
 
 /// A gateway with everything bound, before its first client.
 #[derive(Debug)]
 pub struct App {
     core: Core,
+    /// The unix sockets of sandboxes, bound.
+    sockets: (Bound, Vec<Socket>),
     config: Config,
     dns: dns::Server,
     listeners: Listeners,
@@ -150,7 +154,8 @@ impl App {
         let host = host::Watch::start()?;
         let now = dns::clock::now();
         let config = config::load(path, now, host.addresses())?;
-        if config.listen.all().next().is_none() && config.listen.admin.is_none() {
+        let listens = config.listen.all().next().is_some() || !config.sockets.is_empty();
+        if !listens && config.listen.admin.is_none() {
             return Err(StartError::NothingListens);
         }
         Self::assemble(host, config).await
@@ -188,6 +193,9 @@ impl App {
         };
         let listeners = Listeners::bind(&config.listen).await?;
         listeners::admit(&config.listen, &config)?;
+        let doors = Arc::new(Doors::new(Arc::clone(&gateway)));
+        let sockets = config.doors(&config.listen);
+        let sockets = (doors.bind(&sockets)?, sockets);
         metrics.started(gate.generation(), &start.policy, now);
         let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
@@ -213,8 +221,8 @@ impl App {
             listeners: config.listen.all().map(|listener| Arc::clone(&listener.name)).collect(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
-        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes };
-        Ok(Self { core, config, dns, listeners, host, own, stop })
+        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes, doors };
+        Ok(Self { core, sockets, config, dns, listeners, host, own, stop })
     }
 
     /// The config that it started with.
@@ -264,6 +272,8 @@ impl App {
         if let (Some(listener), Some(own)) = (admin, self.own) {
             background.spawn(admin::serve_socket(listener, own, api));
         }
+        let (bound, sockets) = self.sockets;
+        core.doors.serve(bound, &sockets);
         core.status.enter(Phase::Ready);
         Running { core, inbounds, stop, orders, _background: background, files }
     }
@@ -305,6 +315,7 @@ impl Running {
         self.core.status.enter(Phase::Draining);
         drop(self.stop);
         drop(self.files);
+        self.core.doors.close();
         while self.inbounds.join_next().await.is_some() {}
         self.core.gateway.drain().await;
         self.core.audit.finish();

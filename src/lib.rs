@@ -7,6 +7,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 mod descriptors;
+mod doors;
 pub mod enforcement;
 pub mod host;
 pub mod lab;

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use policy::ListenerName;
+use policy::{ListenerName, Owner, Socket};
 use rustix::process::geteuid;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
@@ -25,7 +25,7 @@ pub struct BindError {
 /// Every socket of the gateway.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Where streams come in.
+    /// Where streams come in over TCP.
     pub proxy: Vec<proxy::Listener>,
     /// Where questions come in.
     pub dns: Vec<DnsSockets>,
@@ -69,7 +69,11 @@ impl Listeners {
         let mut files = Files::default();
         let mut proxy = Vec::with_capacity(listen.proxy.len());
         for listener in &listen.proxy {
-            proxy.push(inbound(listener, &mut files).map_err(|why| error(&listener.at, why))?);
+            // Unix sockets open with the policy that names them.
+            if let Endpoint::Tcp(address) = listener.at {
+                let bound = proxy::Listener::tcp(Arc::clone(&listener.name), address);
+                proxy.push(bound.map_err(|why| error(&address, why))?);
+            }
         }
         let mut dns = Vec::with_capacity(listen.dns.len());
         for listener in &listen.dns {
@@ -94,20 +98,50 @@ fn error(at: &impl ToString, why: io::Error) -> BindError {
     BindError { at: at.to_string(), why }
 }
 
-fn inbound(listener: &Listener, files: &mut Files) -> io::Result<proxy::Listener> {
-    let name = Arc::clone(&listener.name);
-    match &listener.at {
-        Endpoint::Tcp(address) => proxy::Listener::tcp(name, *address),
-        Endpoint::Unix(path) => {
-            remove_stale(path)?;
-            let bound = proxy::Listener::unix(name, path)?;
-            files.0.push(path.clone());
-            // Whoever reaches the socket is the sandbox: what is mounted or granted is its folder, and the workload's
-            // uid is unknown here.
-            fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-            Ok(bound)
-        }
+/// The file of a unix socket. Removed when dropped.
+#[derive(Debug)]
+pub(crate) struct OwnFile(PathBuf);
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
+}
+
+/// Opens a unix socket for sandboxes, in a folder that is made where it is missing: what is mounted into a sandbox is
+/// the folder. Needs a tokio runtime.
+///
+/// # Errors
+/// Where it cannot be made, or cannot be given the mode and the owner that it is to have.
+pub(crate) fn open_socket(socket: &Socket) -> Result<(proxy::Listener, OwnFile), BindError> {
+    let path = Path::new(&*socket.path);
+    let at = Endpoint::Unix(path.to_owned());
+    let open = || {
+        if let Some(folder) = path.parent() {
+            // Whoever may not write the file cannot use it, so that the folder may be seen.
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        }
+        remove_stale(path)?;
+        let listener = proxy::Listener::unix(socket.name(), path)?;
+        Ok((listener, OwnFile(path.to_owned())))
+    };
+    let (listener, file) = open().map_err(|why| error(&at, why))?;
+    describe(socket)?;
+    Ok((listener, file))
+}
+
+/// Gives the file of a socket its mode and owner.
+///
+/// # Errors
+/// Where the gateway may not.
+pub(crate) fn describe(socket: &Socket) -> Result<(), BindError> {
+    let path = Path::new(&*socket.path);
+    let owned = socket.owner.map_or(Ok(()), |Owner { uid, gid }| chown(path, Some(uid), gid));
+    let described = owned.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(socket.mode)));
+    described.map_err(|why| {
+        let owner = socket.owner.map_or_else(String::new, |owner| format!(", owner {}", owner.uid));
+        BindError { at: format!("unix:{} (mode {:04o}{owner})", socket.path, socket.mode), why }
+    })
 }
 
 fn unix(path: &Path, files: &mut Files) -> io::Result<UnixListener> {

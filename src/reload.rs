@@ -79,23 +79,23 @@ impl Reloader {
         match read {
             Ok(Ok(config)) => {
                 self.watched.read(config_seen.map(|seen| seen.beside(config.lists.seen())));
-                self.lists = config.lists.clone();
-                Ok(self.install(&config, by).await)
+                let sockets = config.doors(&self.started_with.listen);
+                match self.core.doors.bind(&sockets) {
+                    Ok(bound) => {
+                        self.lists = config.lists.clone();
+                        let generation = self.install(&config, by).await;
+                        self.core.doors.serve(bound, &sockets);
+                        Ok(generation)
+                    }
+                    Err(error) => Err(self.fail(crate::error_chain(&error), by)),
+                }
             }
             Ok(Err(error)) => {
                 self.keep(&error, by);
                 Err(error)
             }
             // It has panicked: the old policy stays, as after any other mistake.
-            Err(error) => {
-                let error = ConfigError::Mistakes(vec![Mistake::of_file(
-                    self.path.to_string_lossy(),
-                    format!("reading it has failed: {error}"),
-                    "",
-                )]);
-                self.keep(&error, by);
-                Err(error)
-            }
+            Err(error) => Err(self.fail(format!("reading it has failed: {error}"), by)),
         }
     }
 
@@ -121,6 +121,13 @@ impl Reloader {
         drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
         generation
+    }
+
+    /// Keeps the old policy for a reason that no place in the config has.
+    fn fail(&self, why: String, by: Option<u32>) -> ConfigError {
+        let error = ConfigError::Mistakes(vec![Mistake::of_file(self.path.to_string_lossy(), why, "")]);
+        self.keep(&error, by);
+        error
     }
 
     fn keep(&self, error: &ConfigError, by: Option<u32>) {

@@ -25,6 +25,7 @@ mod sandboxes;
 pub mod size;
 mod terms;
 mod time;
+mod unix;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use crate::list::List;
 use crate::policy::Policy;
 use crate::rule::RuleName;
 use crate::sandbox::ListenerName;
+use crate::socket::Socket;
 use crate::source::{RuleConflict, SandboxSource, Source};
 use crate::special::LocalAddresses;
 use crate::time::Timestamp;
@@ -49,6 +51,8 @@ pub struct Read<'a> {
     pub policy: Policy,
     /// The listeners by which sandboxes are known; each must be one of `[listen]`.
     pub listeners: Vec<(ListenerName, Spot<'a>)>,
+    /// The unix sockets by which sandboxes are known.
+    pub sockets: Vec<(Socket, Spot<'a>)>,
     /// The loopback ports of the host that `[internal.X] host_port` opens; none may be a listener of the gateway.
     pub host_ports: Vec<(SocketAddr, Spot<'a>)>,
 }
@@ -69,13 +73,14 @@ pub fn read<'a>(
     let registries = registry::read(config, &context);
     let policies = policies::read(config, &context, &registries, lists);
     let (internals, host_ports) = internal::read(config, &context);
-    let (sandboxes, listeners) = sandboxes::read(config, now, &policies, &internals);
+    let sandboxes::Read { sandboxes, listeners, sockets } =
+        sandboxes::read(config, now, &policies, &internals);
     let source = Source { policies, internals, registries, sandboxes, addresses };
     let policy = Policy::compile(source).unwrap_or_else(|conflicts| {
         conflicts.iter().for_each(|conflict| shadowed(config, conflict));
         Policy::default()
     });
-    Read { policy, listeners, host_ports }
+    Read { policy, listeners, sockets, host_ports }
 }
 
 /// Reads a config that has the tables of this crate only.

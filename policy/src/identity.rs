@@ -36,6 +36,10 @@ pub struct Keys {
     pub listener: Option<ListenerName>,
     /// The client's address lies in this network.
     pub source: Option<IpNet>,
+    /// The client of a unix socket runs as this user.
+    pub uid: Option<u32>,
+    /// The client of a unix socket runs in this group, as its first one.
+    pub gid: Option<u32>,
 }
 
 impl Evidence {
@@ -61,13 +65,18 @@ impl Evidence {
 impl Keys {
     /// How many keys are written.
     pub(crate) fn written(&self) -> usize {
-        let Self { token, listener, source } = self;
-        [token.is_some(), listener.is_some(), source.is_some()].into_iter().filter(|written| *written).count()
+        let Self { token, listener, source, uid, gid } = self;
+        [token.is_some(), listener.is_some(), source.is_some(), uid.is_some(), gid.is_some()]
+            .into_iter()
+            .filter(|written| *written)
+            .count()
     }
 
     fn holds(&self, peer: &Peer) -> bool {
         let address = || peer.address.map(|address| address.ip());
         self.listener.as_ref().is_none_or(|name| *name == peer.listener)
+            && self.uid.is_none_or(|uid| peer.user.as_ref().is_some_and(|user| user.uid == uid))
+            && self.gid.is_none_or(|gid| peer.user.as_ref().is_some_and(|user| user.gid == gid))
             && self.source.is_none_or(|net| address().is_some_and(|address| net.contains(&address)))
     }
 
@@ -78,6 +87,8 @@ impl Keys {
             same(&self.token, &other.token, TokenHash::eq),
             same(&self.listener, &other.listener, ListenerName::eq),
             same(&self.source, &other.source, nets),
+            same(&self.uid, &other.uid, u32::eq),
+            same(&self.gid, &other.gid, u32::eq),
         ];
         shared.contains(&Some(true)) && !shared.contains(&Some(false))
     }
@@ -149,7 +160,7 @@ impl Identities {
     }
 
     fn insert_keys(&mut self, id: &SandboxId, keys: &Keys) {
-        let Keys { token, listener, source } = keys;
+        let Keys { token, listener, source, .. } = keys;
         if let Some(name) = listener {
             let reserved = self.listeners.entry(name.clone()).or_default();
             reserved.sandboxes.insert(id.clone());

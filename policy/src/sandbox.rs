@@ -59,7 +59,9 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The network namespace in which the listener stands, if it is a sandbox's own: nobody else can reach it.
     pub namespace: Option<Arc<Namespace>>,
-    /// What it presents; shared, since every attempt keeps its peer.
+    /// The user behind a unix socket, as the kernel tells it; shared, since every attempt keeps its peer.
+    pub user: Option<Arc<User>>,
+    /// What it presents; shared too.
     pub credentials: Option<Arc<Credentials>>,
 }
 
@@ -69,7 +71,7 @@ impl Peer {
     pub fn new(listener: ListenerName, address: Option<SocketAddr>) -> Self {
         // A dual-stack listener reports IPv4 clients as ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
         let address = address.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        Self { listener, address, namespace: None, credentials: None }
+        Self { listener, address, namespace: None, user: None, credentials: None }
     }
 
     /// A client in a sandbox's own namespace. Its address says nothing: every address is local there, and a client may
@@ -77,7 +79,14 @@ impl Peer {
     #[must_use]
     pub fn inside(namespace: Arc<Namespace>, address: Option<SocketAddr>) -> Self {
         let listener = Arc::clone(namespace.listener());
-        Self { listener, address, namespace: Some(namespace), credentials: None }
+        Self { listener, address, namespace: Some(namespace), user: None, credentials: None }
+    }
+
+    /// The same client, known to run as a user.
+    #[must_use]
+    pub fn run_by(mut self, user: User) -> Self {
+        self.user = Some(Arc::new(user));
+        self
     }
 
     /// The same client as it presents credentials.
@@ -93,6 +102,15 @@ impl Peer {
         let namespace = self.namespace.as_ref()?;
         namespace.name_of(host.address()?).map(Host::Name)
     }
+}
+
+/// Who connected to a unix socket: the effective ids at that moment (SO_PEERCRED, unix(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user id, as this host's user namespace sees it.
+    pub uid: u32,
+    /// The group id.
+    pub gid: u32,
 }
 
 /// Where clients come in.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{Entrance, ListenerName, Namespace, Peer};
+use policy::{Entrance, ListenerName, Namespace, Peer, User};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::time::sleep;
 
@@ -118,7 +118,14 @@ impl Listener {
                 let (stream, address) = tcp.accept().await?;
                 (Stream::Tcp(stream), Some(address))
             }
-            Socket::Unix(unix) => (Stream::Unix(unix.accept().await?.0), None),
+            Socket::Unix(unix) => {
+                let stream = unix.accept().await?.0;
+                // The kernel has it from connect(2); where it cannot be had the client is nobody in particular.
+                let user = stream.peer_cred().map(|user| User { uid: user.uid(), gid: user.gid() });
+                let peer = self.entrance.peer(None);
+                let peer = user.map_or_else(|_| peer.clone(), |user| peer.clone().run_by(user));
+                return Ok((Stream::Unix(stream), peer));
+            }
         };
         Ok((stream, self.entrance.peer(address)))
     }

@@ -25,7 +25,7 @@ pub(crate) enum Refused {
     /// The policy says no.
     Denied(Denial),
     /// The policy says yes, and the destination could not be reached.
-    Failed(Failure),
+    Failed(Box<Failure>),
 }
 
 /// A destination that has answered. Nothing has been sent to it.
@@ -130,10 +130,10 @@ impl Gateway {
     }
 
     async fn failed(&self, permit: Permit, reason: Reason) -> Refused {
-        Refused::Failed(self.gate.failed(permit, reason, None, now()).settle().await)
+        Refused::Failed(Box::new(self.gate.failed(permit, reason, None, now()).settle().await))
     }
 
     async fn unreachable(&self, vetted: VettedAddrs, reason: Reason) -> Refused {
-        Refused::Failed(self.gate.unreachable(vetted, reason, now()).settle().await)
+        Refused::Failed(Box::new(self.gate.unreachable(vetted, reason, now()).settle().await))
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use policy::Destination;
@@ -50,7 +50,9 @@ impl Connection {
     pub(super) fn open(server: &Server) -> io::Result<Self> {
         let connection = match server {
             Server::Tcp(destination) => Self::Tcp(dial(destination)?),
-            Server::Unix(path) => Self::Unix(UnixStream::connect(path)?),
+            Server::Unix(path) => {
+                Self::Unix(UnixStream::connect(path).map_err(|error| explained(path, error))?)
+            }
         };
         connection.set_clock(Some(CLOCK))?;
         Ok(connection)
@@ -105,6 +107,21 @@ impl Write for Connection {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Adds who may use a socket to the error of one who may not.
+fn explained(path: &Path, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return error;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let file = match rustix::fs::stat(path) {
+        Ok(stat) => {
+            format!("mode {:04o}, owner uid {} gid {}", stat.st_mode & 0o7777, stat.st_uid, stat.st_gid)
+        }
+        Err(_) => "a folder above it is closed".to_owned(),
+    };
+    io::Error::new(error.kind(), format!("{error} for uid {own} ({file})"))
 }
 
 /// Tries every address of the host in turn.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use policy::ListenerName;
 use policy::file::{Config, Item, Read, Spot, Table, quoted};
@@ -82,6 +82,11 @@ impl Listen {
                     false => format!("name one of [listen]: {}", known.join(", ")),
                 };
                 spot.mistake(format!("there is no listener {}", quoted(name)), hint);
+            }
+        }
+        for (socket, spot) in &read.sockets {
+            if self.admin.as_deref() == Some(Path::new(&*socket.path)) {
+                spot.mistake("this is the admin socket", "give the sandbox a socket in a folder of its own");
             }
         }
         for (port, spot) in &read.host_ports {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use ::dns::config::ResolverConfig;
 use policy::file::{Document, Mistake, Parsed};
-use policy::{LocalAddresses, Policy, Timestamp};
+use policy::{LocalAddresses, Policy, Socket, Timestamp};
 
 pub use self::admin::{Admin, Tenant};
 pub use self::audit::{Audit, Rotation};
@@ -61,6 +61,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The compiled policy.
     pub policy: Arc<Policy>,
+    /// The unix sockets by which sandboxes are known.
+    pub sockets: Vec<Socket>,
     /// The deny lists that the policy uses, to be used again where their files stay the same.
     pub lists: Lists,
 }
@@ -175,9 +177,22 @@ fn parse(
     let mut lists = Lists::default();
     let read = policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before));
     listen.check(metrics, &read);
+    let sockets = read.sockets.into_iter().map(|(socket, _)| socket).collect();
     let policy = Arc::new(read.policy);
     top.finish();
-    parsed.finish(Config { listen, dns, admin, state, audit, log, upstream, timeouts, policy, lists })
+    parsed.finish(Config {
+        listen,
+        dns,
+        admin,
+        state,
+        audit,
+        log,
+        upstream,
+        timeouts,
+        policy,
+        sockets,
+        lists,
+    })
 }
 
 /// The metrics listener of the config at `path`, whatever else is wrong with that config: a health check must not
@@ -204,6 +219,18 @@ fn listeners(path: &Path) -> Result<Listen, ConfigError> {
 }
 
 impl Config {
+    /// Every unix socket for sandboxes: those by which they are known, and those that `listen` lists besides.
+    #[must_use]
+    pub fn doors(&self, listen: &Listen) -> Vec<Socket> {
+        let listed = listen.proxy.iter().filter_map(|listener| match &listener.at {
+            Endpoint::Unix(path) => Some(path.to_str()?),
+            Endpoint::Tcp(_) => None,
+        });
+        let besides = listed.filter(|path| !self.sockets.iter().any(|socket| *socket.path == **path));
+        let besides = besides.map(|path| Socket { path: path.into(), mode: Socket::OPEN, owner: None });
+        self.sockets.iter().cloned().chain(besides).collect()
+    }
+
     /// The tables that differ from those in use and are read at the start only.
     #[must_use]
     pub fn needs_restart(&self, in_use: &Self) -> Vec<&'static str> {

@@ -1,9 +1,16 @@
 //! Who a client is: each kind of evidence, each way of forging it, and what is said to whom.
 
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::Path,
+};
+
 use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
 
-use crate::support::{Client, PROXY, Response, Scene, eventually};
+use crate::support::{Client, PATIENCE, PROXY, Response, Scene, eventually};
 
 /// `token-of-s1` and `token-of-s2`.
 const S1: &str = "3fb44e6c4bef5d50ae1c497f6c17bc61a7aa3a9e919dd27236f6218d8c523dc3";
@@ -223,4 +230,47 @@ fn a_revoked_token_closes_its_tunnels_and_no_others() {
         lines.into_iter().find(|line| line["event"] == "close")
     });
     assert_eq!((&closes["sandbox"], &closes["reason"]), (&"s1".into(), &"policy_changed".into()));
+}
+
+/// The next answer on a unix socket to a CONNECT: its status, and the whole of it.
+fn connect_by_unix(path: &Path, to: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(path).unwrap();
+    write!(stream, "CONNECT {to} HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") || !answer.starts_with(b"HTTP/1.1 200") {
+        match stream.read(&mut buffer) {
+            Ok(1..) => answer.extend_from_slice(&buffer),
+            Ok(0) | Err(_) => break,
+        }
+    }
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    (text.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_default(), text)
+}
+
+#[test]
+fn a_unix_socket_knows_its_sandbox_and_may_ask_for_a_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).join("proxy.sock");
+    let own = rustix::process::geteuid().as_raw();
+    let s1 = format!("{{ unix = {:?}, uid = {own}, mode = \"0600\" }}", at("s1"));
+    let s2 = format!("{{ unix = {:?}, uid = {} }}, {}", at("s2"), own + 1, token(S2));
+    let Some(scene) = scene(&s1, &s2) else { return };
+    assert_eq!(connect_by_unix(&at("s1"), "one.example.com:443").0, 200);
+    assert_eq!(connect_by_unix(&at("s1"), "two.example.com:443").0, 403);
+    let mode = |name| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("s1"), mode("s2")), (0o600, 0o666));
+    // Another's socket: the kernel says who comes, whatever the client says.
+    let (status, said) = connect_by_unix(&at("s2"), "two.example.com:443");
+    assert_eq!(status, 403);
+    assert!(said.contains(&format!("uid {own} ")) && said.contains("s2/proxy.sock"), "{said}");
+    let who: Vec<_> = decisions(&scene).into_iter().map(|(sandbox, _)| sandbox.unwrap_or_default()).collect();
+    assert_eq!(who, ["s1", "s1", ""]);
+    // A reload opens the sockets of new sandboxes and closes those of the gone.
+    let moved = |text: String| text.replace("s1/proxy.sock", "moved/proxy.sock");
+    scene.gateway().rewrite_config(moved);
+    eventually("the new socket is there", || at("moved").exists().then_some(()));
+    eventually("the old one is gone", || (!at("s1").exists()).then_some(()));
+    assert_eq!(connect_by_unix(&at("moved"), "one.example.com:443").0, 200);
 }

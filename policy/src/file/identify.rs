@@ -1,46 +1,63 @@
 //! `identify`: how a sandbox is known, and that no two are known by the same thing.
 
+use std::collections::HashMap;
+
 use ipnet::IpNet;
 
 use super::addresses::net;
 use super::mistake::quoted;
 use super::overlaps::Overlaps;
 use super::reader::{Item, Spot, Table};
+use super::unix;
 use crate::identity::{Evidence, Keys, TokenHash};
 use crate::sandbox::{ListenerName, SandboxId};
+use crate::socket::Socket;
 
 /// One entry of one sandbox, with its place.
 pub(super) struct Known<'a> {
     pub(super) sandbox: SandboxId,
     pub(super) evidence: Evidence,
+    /// The unix socket that the entry names, and whether it says anything of its file.
+    pub(super) socket: Option<(Socket, bool)>,
     pub(super) spot: Spot<'a>,
 }
 
 /// Reads the entries of one sandbox.
-pub(super) fn read<'a>(item: &Item<'a>) -> Vec<(Evidence, Spot<'a>)> {
+pub(super) fn read<'a>(item: &Item<'a>, sandbox: &SandboxId) -> Vec<Known<'a>> {
     let Some(entries) = item.list() else { return Vec::new() };
-    entries.filter_map(|item| entry(&item).map(|evidence| (evidence, item.spot().clone()))).collect()
+    let known = |item: Item<'a>| {
+        let (evidence, socket) = entry(&item)?;
+        Some(Known { sandbox: sandbox.clone(), evidence, socket, spot: item.spot().clone() })
+    };
+    entries.filter_map(known).collect()
 }
 
-fn entry(item: &Item<'_>) -> Option<Evidence> {
+fn entry(item: &Item<'_>) -> Option<(Evidence, Option<(Socket, bool)>)> {
     let mut table = item.table()?;
-    let written = table.len();
+    let mut written = table.len();
     let default = table.take("default");
     let is_default = default.as_ref().map(|item| item.boolean());
-    let keys = Keys {
+    let unix = unix::read(&mut table);
+    let mut keys = Keys {
         token: table.take("token_sha256").and_then(|item| token(&item)),
         listener: table.take("listener").and_then(|item| Some(item.string()?.into())),
         source: table.take("source").and_then(|item| network(item.string()?, &item)),
+        uid: table.take("uid").and_then(|item| id(&item)),
+        gid: table.take("gid").and_then(|item| id(&item)),
     };
     let later = later(&mut table);
     table.finish();
+    written -= unix.settings;
+    let fits = unix.fits(&keys, item);
+    let socket = unix.socket;
+    keys.listener = socket.as_ref().map(|(socket, _)| socket.name()).or(keys.listener);
     match is_default {
         None if written == 0 => {
             item.mistake("the entry is empty, so it knows nobody", "write { source = \"10.88.0.7/32\" }");
             None
         }
         // A key that was refused must not widen the entry that it stood in.
-        None => (!later && written == keys.written()).then_some(Evidence::All(keys)),
+        None => (!later && fits && written == keys.written()).then_some((Evidence::All(keys), socket)),
         Some(Some(false)) => {
             item.mistake("`default = false` knows nobody", "remove the entry");
             None
@@ -50,13 +67,13 @@ fn entry(item: &Item<'_>) -> Option<Evidence> {
             item.mistake("`default` is whoever shows nothing, so it stands alone", hint);
             None
         }
-        Some(Some(true)) => Some(Evidence::Default),
+        Some(Some(true)) => Some((Evidence::Default, None)),
         Some(None) => None,
     }
 }
 
-/// Unix sockets by their path, and the names in a client certificate.
-const LATER: [&str; 5] = ["unix", "spiffe", "dns", "cn", "netns"];
+/// The names in a client certificate.
+const LATER: [&str; 4] = ["spiffe", "dns", "cn", "netns"];
 
 fn later(table: &mut Table<'_>) -> bool {
     let taken = LATER.map(|key| {
@@ -66,6 +83,11 @@ fn later(table: &mut Table<'_>) -> bool {
         Some(())
     });
     taken.iter().any(Option::is_some)
+}
+
+fn id(item: &Item<'_>) -> Option<u32> {
+    // The last one means "no change" to chown(2).
+    u32::try_from(item.number(0..=u64::from(u32::MAX - 1))?).ok()
 }
 
 fn token(item: &Item<'_>) -> Option<TokenHash> {
@@ -123,10 +145,36 @@ pub(super) fn check_overlaps(known: &[Known<'_>]) {
     }
 }
 
-/// The listeners that sandboxes are known by.
+/// The unix sockets that sandboxes are known by, each once; entries that describe the file of one otherwise are reported.
+pub(super) fn sockets<'a>(known: &[Known<'a>]) -> Vec<(Socket, Spot<'a>)> {
+    let mut described: HashMap<&str, &Socket> = HashMap::new();
+    let mut found: Vec<(Socket, Spot<'a>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for entry in known {
+        let Some((socket, describes)) = &entry.socket else { continue };
+        let place = *places.entry(&socket.path).or_insert(found.len());
+        if place == found.len() {
+            found.push((socket.clone(), entry.spot.clone()));
+        }
+        if !describes {
+            continue;
+        }
+        let first = *described.entry(&socket.path).or_insert(socket);
+        if first != socket {
+            let what = format!("the file of {} is described otherwise above", socket.path.escape_debug());
+            entry.spot.mistake(what, "write `mode` and `owner` of a socket once");
+        } else if let Some((held, _)) = found.get_mut(place) {
+            held.clone_from(socket);
+        }
+    }
+    found
+}
+
+/// The listeners that sandboxes are known by, unix sockets of their own aside.
 pub(super) fn listeners(known: Vec<Known<'_>>) -> Vec<(ListenerName, Spot<'_>)> {
     let listeners = known.into_iter().filter_map(|entry| match entry.evidence {
-        Evidence::All(keys) => Some((keys.listener?, entry.spot)),
+        Evidence::All(keys) if entry.socket.is_none() => Some((keys.listener?, entry.spot)),
+        Evidence::All(_) => None,
         Evidence::Default => None,
     });
     listeners.collect()

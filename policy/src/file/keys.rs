@@ -33,6 +33,20 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ("sandbox.NAME.limits", limits::KEYS),
     (
         "sandbox.NAME.identify",
-        &["source", "listener", "default", "token_sha256", "unix", "spiffe", "dns", "cn", "netns"],
+        &[
+            "source",
+            "listener",
+            "default",
+            "token_sha256",
+            "unix",
+            "uid",
+            "gid",
+            "mode",
+            "owner",
+            "spiffe",
+            "dns",
+            "cn",
+            "netns",
+        ],
     ),
 ];

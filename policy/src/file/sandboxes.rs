@@ -15,16 +15,23 @@ use crate::life::Life;
 use crate::pattern::Entry;
 use crate::policy::{Mode, Policy};
 use crate::sandbox::{ListenerName, SandboxId};
+use crate::socket::Socket;
 use crate::source::{InternalSource, PolicySource, SandboxSource};
 use crate::time::Timestamp;
 
-/// The sandboxes, and the listeners by which they are known, with their places.
+/// The sandboxes, and the listeners and unix sockets by which they are known, with their places.
+pub(super) struct Read<'a> {
+    pub(super) sandboxes: Vec<SandboxSource>,
+    pub(super) listeners: Vec<(ListenerName, Spot<'a>)>,
+    pub(super) sockets: Vec<(Socket, Spot<'a>)>,
+}
+
 pub(super) fn read<'a>(
     config: &mut Config<'a>,
     now: Timestamp,
     policies: &[PolicySource],
     internals: &[InternalSource],
-) -> (Vec<SandboxSource>, Vec<(ListenerName, Spot<'a>)>) {
+) -> Read<'a> {
     let policies: Vec<_> = policies.iter().map(|policy| Arc::clone(&policy.name)).collect();
     let internals: Vec<_> = internals.iter().map(|table| Arc::clone(&table.name)).collect();
     let mut known = Vec::new();
@@ -35,7 +42,8 @@ pub(super) fn read<'a>(
         sandboxes.extend(sandbox(name, table, now, &existing, &mut known));
     }
     identify::check_overlaps(&known);
-    (sandboxes, identify::listeners(known))
+    let sockets = identify::sockets(&known);
+    Read { sandboxes, listeners: identify::listeners(known), sockets }
 }
 
 /// The one sandbox of a config that has nothing else. It may name what a policy has; without one, anything.
@@ -58,6 +66,10 @@ pub(super) fn read_one(
     for entry in known.iter().filter(|entry| entry.evidence == Evidence::Default) {
         let hint = "know it by its token, source or listener";
         entry.spot.mistake("whoever shows nothing else is a sandbox of the config, or none", hint);
+    }
+    for entry in known.iter().filter(|entry| entry.socket.is_some()) {
+        let hint = "name a socket of the config as `listener`: \"unix:/PATH\"";
+        entry.spot.mistake("sockets are opened with the config", hint);
     }
     found
 }
@@ -90,7 +102,7 @@ fn sandbox<'a>(
     let place = table.spot().place();
     let policies = names(&mut table, ("policies", "policy"), existing.policies, existing.whole);
     let internal = names(&mut table, ("internal", "internal"), existing.internals, existing.whole);
-    let evidence = table.take("identify").map(|item| identify::read(&item)).unwrap_or_default();
+    let identify = table.take("identify");
     let labels = table.take("labels").and_then(|item| item.table()).map(labels).unwrap_or_default();
     let local_peers = table.take("local_peers").and_then(|item| item.strings()).unwrap_or_default();
     let local_peers = local_peers.iter().filter_map(local_peer).collect();
@@ -101,8 +113,9 @@ fn sandbox<'a>(
     table.finish();
     let id = id?;
     let life = Life::default();
-    let identify = evidence.iter().map(|(evidence, _)| evidence.clone()).collect();
-    known.extend(evidence.into_iter().map(|(evidence, spot)| Known { sandbox: id.clone(), evidence, spot }));
+    let entries = identify.map(|item| identify::read(&item, &id)).unwrap_or_default();
+    let identify = entries.iter().map(|entry| entry.evidence.clone()).collect();
+    known.extend(entries);
     Some(SandboxSource {
         id,
         place,

@@ -474,7 +474,6 @@ fn what_is_not_built_yet_says_so() {
         "[[policy.a.rule]]\nhost = \"a.example.com\"\nports = \"*\"\npaths = [\"/**\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nmethods = [\"GET\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nca_file = \"/x\"",
-        "[sandbox.s]\nidentify = [{ unix = \"/run/x\" }]",
         "[sandbox.s]\nidentify = [{ spiffe = \"spiffe://x/y\" }]",
     ] {
         let mistake = one_mistake(text);

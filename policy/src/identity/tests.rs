@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::bound::Names;
 use crate::namespace::Namespace;
+use crate::sandbox::User;
 
 fn id(text: &str) -> SandboxId {
     SandboxId::parse(text).expect("a sandbox name")
@@ -153,6 +154,7 @@ fn entries_overlap_where_nothing_tells_them_apart() {
         token: (token > 0).then(|| hash(token)),
         listener: (!listener.is_empty()).then(|| Arc::from(listener)),
         source: source.parse().ok(),
+        ..Keys::default()
     };
     for (a, b, expected) in [
         (keys(1, "", ""), keys(1, "", ""), true),
@@ -171,4 +173,23 @@ fn entries_overlap_where_nothing_tells_them_apart() {
     ] {
         assert_eq!((a.overlap(&b), b.overlap(&a)), (expected, expected), "{a:?} {b:?}");
     }
+}
+
+#[test]
+fn a_unix_socket_may_ask_for_a_user() {
+    let of = |uid, gid| Keys { listener: Some("unix:/s".into()), uid, gid, ..Keys::default() };
+    let all = all(&[
+        ("s1", Evidence::All(of(Some(1000), None))),
+        ("s2", Evidence::All(of(Some(1001), Some(5)))),
+        ("s3", Evidence::token(hash(3))),
+    ]);
+    let by = |uid, gid| Peer::new("unix:/s".into(), None).run_by(User { uid, gid });
+    assert_eq!(who(&all, &by(1000, 7)).as_deref(), Ok("s1"));
+    assert_eq!(who(&all, &by(1001, 5)).as_deref(), Ok("s2"));
+    for stranger in [by(1001, 6), by(0, 0), Peer::new("unix:/s".into(), None)] {
+        assert_eq!(who(&all, &stranger), Err(Stranger::Unknown));
+        let foreign = stranger.presenting(token(None, 3));
+        assert_eq!(who(&all, &foreign), Err(Stranger::Mismatch), "the socket is others'");
+    }
+    assert!(!of(Some(1), None).overlap(&of(Some(2), None)) && of(Some(1), None).overlap(&of(None, Some(2))));
 }

@@ -49,6 +49,7 @@ pub(crate) fn denial(denial: &Denial, form: Form) -> Vec<u8> {
     if let Some(note) = note(denial) {
         lines.push(note.to_owned());
     }
+    lines.extend(stranger(denial));
     if hints && let Some(rule) = denial.rule() {
         let place = rule.place();
         lines.push(format!("rule: {rule} ({}:{})", place.file, place.line));
@@ -158,6 +159,13 @@ fn note(denial: &Denial) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Who the kernel says that a stranger on a unix socket is: whoever runs it can then be found in the config.
+fn stranger(denial: &Denial) -> Option<String> {
+    let peer = &denial.attempt().peer;
+    let user = peer.user.as_ref().filter(|_| denial.reason() == Reason::UnknownSandbox)?;
+    Some(format!("uid {} (gid {}) is no sandbox on {}", user.uid, user.gid, peer.listener))
 }
 
 /// What was asked for, from parsed values only.

@@ -2,18 +2,19 @@
 
 use super::*;
 use crate::identity::{Keys, TokenHash};
+use crate::socket::{Owner, Socket};
 
 fn digest(digit: char) -> String {
     digit.to_string().repeat(64)
 }
 
-fn entry(text: &str) -> String {
+fn entry_of(text: &str) -> String {
     format!("[sandbox.s]\nidentify = [{{ {text} }}]\n")
 }
 
 #[test]
 fn a_token_is_written_as_its_hash() {
-    let policy = loaded(&entry(&format!("token_sha256 = \"{}\"", digest('A'))));
+    let policy = loaded(&entry_of(&format!("token_sha256 = \"{}\"", digest('A'))));
     assert!(policy.identities.take_tokens());
     let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     for (text, what) in [
@@ -21,7 +22,7 @@ fn a_token_is_written_as_its_hash() {
         (format!("token_sha256 = \"{empty}\""), "this is the SHA-256 of an empty token"),
         ("token_sha256 = 7".to_owned(), "a string is expected, this is a whole number"),
     ] {
-        let mistake = one_mistake(&entry(&text));
+        let mistake = one_mistake(&entry_of(&text));
         assert_eq!((mistake.what.as_str(), mistake.line), (what, 2));
     }
 }
@@ -29,7 +30,7 @@ fn a_token_is_written_as_its_hash() {
 #[test]
 fn default_stands_alone() {
     for other in ["source = \"10.0.0.1\"", "listener = \"x\""] {
-        let mistake = one_mistake(&entry(&format!("default = true, {other}")));
+        let mistake = one_mistake(&entry_of(&format!("default = true, {other}")));
         assert_eq!(mistake.what, "`default` is whoever shows nothing, so it stands alone");
     }
     let token = format!("{{ token_sha256 = \"{}\" }}", digest('1'));
@@ -60,6 +61,7 @@ fn combinations() -> Vec<(String, Keys)> {
                     token: TokenHash::parse(&token.repeat(64)),
                     listener: (!listener.is_empty()).then(|| listener.into()),
                     source: net.parse().ok(),
+                    ..Keys::default()
                 };
                 let written = [
                     ("token_sha256", token.repeat(64)),
@@ -86,4 +88,39 @@ fn every_two_entries_that_overlap_are_refused_and_no_others() {
             assert_eq!(load_text(&text).is_err(), a.overlap(b), "{first} {second}");
         }
     }
+}
+
+#[test]
+fn a_unix_socket_is_a_listener_with_a_file() {
+    let sockets = |text: &str| {
+        let documents = [document("t.toml", text)];
+        let parsed = Parsed::new(&documents);
+        let mut config = parsed.config();
+        let mut none = |_: &str| Err(Vec::new());
+        let read = read(&mut config, now(), &LocalAddresses::default(), &mut none);
+        let sockets: Vec<_> = read.sockets.into_iter().map(|(socket, _)| socket).collect();
+        parsed.finish(sockets).map_err(|mistakes| mistakes[0].what.clone())
+    };
+    let one = "[sandbox.s]\nidentify = [{ unix = \"/run/s.sock\", uid = 1000, mode = \"0660\", owner = \"1000:5\" }]\n";
+    let socket =
+        Socket { path: "/run/s.sock".into(), mode: 0o660, owner: Some(Owner { uid: 1000, gid: Some(5) }) };
+    assert_eq!(sockets(one), Ok(vec![socket.clone()]));
+    assert_eq!(&*socket.name(), "unix:/run/s.sock");
+    let two = format!("{one}[sandbox.t]\nidentify = [{{ unix = \"/run/s.sock\", uid = 1001 }}]\n");
+    assert_eq!(sockets(&two), Ok(vec![socket]), "what one entry says of the file holds for both");
+    for (entry, what) in [
+        ("unix = \"run/s.sock\"", "a unix socket needs an absolute path of at most 107 bytes"),
+        ("unix = \"/s\", listener = \"unix:/s\"", "`unix` and `listener` are two words for one thing"),
+        ("unix = \"/s\", source = \"10.0.0.1\"", "a client of a unix socket has no address"),
+        ("uid = 5", "only clients of unix sockets have a `uid`"),
+        ("mode = \"0600\"", "`mode` is that of a unix socket"),
+        ("unix = \"/s\", mode = \"rw\"", "`rw` is no mode"),
+        ("unix = \"/s\", mode = \"1777\"", "`1777` is no mode"),
+        ("unix = \"/s\", owner = \"root\"", "`root` is no owner"),
+    ] {
+        assert_eq!(sockets(&entry_of(entry)), Err(what.to_owned()), "{entry}");
+    }
+    let apart =
+        format!("{one}[sandbox.t]\nidentify = [{{ unix = \"/run/s.sock\", uid = 1, mode = \"0600\" }}]\n");
+    assert_eq!(sockets(&apart), Err("the file of /run/s.sock is described otherwise above".to_owned()));
 }
