@@ -18,6 +18,9 @@ use super::ground::BURST;
 /// What is not there by then is not there: inside a sandbox everything is one hop away.
 pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 
+/// How long an answer may take after a refusal.
+const SHORT: Duration = Duration::from_millis(20);
+
 /// A documentation address (RFC 5737): nobody's.
 pub(super) const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 /// A documentation address (RFC 3849): nobody's.
@@ -102,15 +105,20 @@ pub(super) fn refusal(answer: &[u8]) -> Option<(String, Option<String>)> {
 pub(super) fn datagrams(to: SocketAddr, payload: &[u8]) -> io::Result<Vec<u8>> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
     socket.connect(&to.into())?;
+    let mut refused = None;
     for _ in 0..BURST {
-        // A refusal of the one before is told here; the answer is waited for all the same.
-        let _ = socket.send(payload);
+        // A refusal of the one before is told here, and only here.
+        refused = socket.send(payload).err().or(refused);
     }
     let mut socket = socket;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    // What was refused is not answered as well, but for what came before the refusal.
+    socket.set_read_timeout(Some(if refused.is_some() { SHORT } else { PATIENCE }))?;
     let mut answer = [0; 2048];
-    let length = socket.read(&mut answer)?;
-    Ok(answer.get(..length).unwrap_or_default().to_vec())
+    match (socket.read(&mut answer), refused) {
+        (Ok(length), _) => Ok(answer.get(..length).unwrap_or_default().to_vec()),
+        (Err(_), Some(refused)) => Err(refused),
+        (Err(error), None) => Err(error),
+    }
 }
 
 /// Sends one datagram to an address that need not be anybody's: multicast, broadcast.

@@ -5,10 +5,11 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::ground::Ground;
 use super::socket::PATIENCE;
@@ -88,18 +89,13 @@ fn path_sockets(ground: &Ground<'_>) -> Line {
     let ours = |path: &PathBuf| ground.known.is_some_and(|known| known.path == *path);
     let (mut unclear, mut open) = (Vec::new(), 0);
     for path in found.iter().filter(|path| !ours(path)) {
-        let Ok(stream) = UnixStream::connect(path) else { continue };
-        open += 1;
-        match socket_peercred(&stream) {
-            // The pid of a process that this pid namespace does not have is shown as 0 (pid_namespaces(7)).
-            Ok(peer)
-                if peer.pid.as_raw_nonzero().get() > 0
-                    && fs::metadata(format!("/proc/{}", peer.pid)).is_ok() => {}
-            Ok(_) => return Line::escaped(WAY, format!("{} is served from outside", path.display())),
-            Err(error) if error == rustix::io::Errno::INVAL => {
+        match Server::at(path) {
+            Server::Nobody => {}
+            Server::Here => open += 1,
+            Server::Outside => {
                 return Line::escaped(WAY, format!("{} is served from outside", path.display()));
             }
-            Err(error) => unclear.push(format!("{}: {error}", path.display())),
+            Server::Unknown(error) => unclear.push(format!("{}: {error}", path.display())),
         }
     }
     // Where the network is shared with others, so may be the processes that are seen.
@@ -113,6 +109,45 @@ fn path_sockets(ground: &Ground<'_>) -> Line {
         }
         (None, false) => Line::unproven(WAY, format!("more than {ENTRIES} files in {}", FOLDERS.join(", "))),
     }
+}
+
+/// Who serves a socket.
+enum Server {
+    Nobody,
+    /// A process that is seen here.
+    Here,
+    Outside,
+    Unknown(io::Error),
+}
+
+impl Server {
+    fn at(path: &Path) -> Self {
+        let pid = match UnixStream::connect(path) {
+            Ok(stream) => getsockopt(&stream, PeerCredentials).map(|peer| peer.pid()),
+            // A socket of another type: loggers and service managers take datagrams.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
+                return match UnixDatagram::unbound().and_then(|socket| socket.connect(path)) {
+                    Ok(()) if is_listed_here(path) => Self::Here,
+                    Ok(()) => Self::Outside,
+                    Err(_) => Self::Nobody,
+                };
+            }
+            Err(_) => return Self::Nobody,
+        };
+        match pid {
+            // The pid of a process that this pid namespace does not have is shown as 0 (pid_namespaces(7)).
+            Ok(pid) if pid > 0 && Path::new("/proc").join(pid.to_string()).exists() => Self::Here,
+            Ok(_) => Self::Outside,
+            Err(error) => Self::Unknown(error.into()),
+        }
+    }
+}
+
+/// Whether a socket was made in this network namespace: the kernel lists no others by their paths.
+fn is_listed_here(path: &Path) -> bool {
+    let table = fs::read("/proc/self/net/unix").unwrap_or_default();
+    let text = String::from_utf8_lossy(&table);
+    text.lines().any(|line| line.split_whitespace().nth(7).is_some_and(|listed| Path::new(listed) == path))
 }
 
 fn collect(folder: &Path, depth: usize, looked: &mut usize, found: &mut Vec<PathBuf>) {
