@@ -13,6 +13,7 @@ mod document;
 pub mod duration;
 mod identify;
 mod internal;
+mod invocation;
 mod keys;
 mod limits;
 mod mistake;
@@ -31,6 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use self::document::Document;
+pub use self::invocation::Invocation;
 pub use self::keys::KEYS;
 pub use self::mistake::{Mistake, Report, quoted};
 pub use self::reader::{Config, Item, Parsed, Spot, Table};
@@ -61,20 +63,24 @@ pub struct Read<'a> {
 pub type ReadList<'l> = dyn FnMut(&str) -> Result<Arc<List>, Vec<Mistake>> + 'l;
 
 /// Reads and compiles the tables of this crate. `now` bounds `learn`; `local` are the addresses that no rule opens;
-/// `lists` gives the deny list at an absolute path.
+/// `lists` gives the deny list at an absolute path; `invocation` is what a command line adds for one run.
 pub fn read<'a>(
     config: &mut Config<'a>,
     now: Timestamp,
     local: &LocalAddresses,
     lists: &mut ReadList<'_>,
+    invocation: Option<&Invocation>,
 ) -> Read<'a> {
     let addresses = addresses::read(config);
     let context = rules::Context { addresses: &addresses, local };
     let registries = registry::read(config, &context);
     let policies = policies::read(config, &context, &registries, lists);
     let (internals, host_ports) = internal::read(config, &context);
-    let sandboxes::Read { sandboxes, listeners, sockets } =
+    let sandboxes::Read { mut sandboxes, listeners, sockets } =
         sandboxes::read(config, now, &policies, &internals);
+    if let Some(invocation) = invocation {
+        invocation.add_to(config, &policies, &mut sandboxes);
+    }
     let source = Source { policies, internals, registries, sandboxes, addresses };
     let policy = Policy::compile(source).unwrap_or_else(|conflicts| {
         conflicts.iter().for_each(|conflict| shadowed(config, conflict));
@@ -91,7 +97,7 @@ pub fn load(documents: &[Document], now: Timestamp, local: &LocalAddresses) -> R
     let parsed = Parsed::new(documents);
     let mut config = parsed.config();
     let mut none = |file: &str| Err(vec![Mistake::of_file(file, "deny lists are not read here", "")]);
-    let policy = read(&mut config, now, local, &mut none).policy;
+    let policy = read(&mut config, now, local, &mut none, None).policy;
     config.finish();
     parsed.finish(policy)
 }

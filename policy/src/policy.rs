@@ -51,6 +51,8 @@ pub struct Sandbox {
     pub owners: Vec<u32>,
     /// How far it is in its life.
     pub life: Life,
+    /// Names that a client inside reaches without the gateway; they grant nothing.
+    pub local_peers: Vec<Arc<str>>,
 }
 
 impl Sandbox {

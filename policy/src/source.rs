@@ -89,6 +89,26 @@ pub struct SandboxSource {
     pub owners: Vec<u32>,
 }
 
+impl SandboxSource {
+    /// A sandbox that nothing is known of: it may do nothing.
+    pub fn empty(id: SandboxId, place: Place) -> Self {
+        Self {
+            id,
+            place,
+            policies: Vec::new(),
+            internal: Vec::new(),
+            identify: Vec::new(),
+            labels: BTreeMap::new(),
+            local_peers: Vec::new(),
+            mode: Mode::Enforce,
+            hints: false,
+            life: Life::default(),
+            limits: Limits::default(),
+            owners: Vec::new(),
+        }
+    }
+}
+
 /// Everything that compiles to a [`crate::Policy`].
 #[derive(Clone, Debug, Default)]
 pub struct Source {

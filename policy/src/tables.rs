@@ -82,6 +82,7 @@ impl Tables {
             labels: table.labels,
             mode: table.mode,
             hints: table.hints,
+            local_peers: table.local_peers.clone(),
             limits: table.limits,
             owners: table.owners,
             life: table.life,

@@ -13,6 +13,7 @@ mod audit;
 mod dns;
 mod environment;
 mod files;
+mod invocation;
 mod listen;
 mod lists;
 mod log;
@@ -34,6 +35,7 @@ pub use self::audit::{Audit, Rotation};
 pub use self::environment::{config_candidates, https_proxy, variables};
 pub use self::files::Fingerprint;
 use self::files::shown;
+pub use self::invocation::{Invocation, load_for};
 pub use self::listen::{Endpoint, Listen, Listener};
 pub use self::lists::Lists;
 pub use self::state::State;
@@ -155,7 +157,7 @@ pub fn load_again(
     before: &Lists,
 ) -> Result<Config, ConfigError> {
     let documents = files::read(path).map_err(ConfigError::Mistakes)?;
-    parse(&documents, now, local, before).map_err(ConfigError::Mistakes)
+    parse(&documents, now, local, before, None).map_err(ConfigError::Mistakes)
 }
 
 fn parse(
@@ -163,6 +165,7 @@ fn parse(
     now: Timestamp,
     local: &LocalAddresses,
     before: &Lists,
+    invocation: Option<&policy::file::Invocation>,
 ) -> Result<Config, Vec<Mistake>> {
     let parsed = Parsed::new(documents);
     let mut top = parsed.config();
@@ -175,7 +178,8 @@ fn parse(
     let upstream = Upstream::read(&mut top);
     let timeouts = Timeouts::read(&mut top);
     let mut lists = Lists::default();
-    let read = policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before));
+    let read =
+        policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before), invocation);
     listen.check(metrics, &read);
     let sockets = read.sockets.into_iter().map(|(socket, _)| socket).collect();
     let policy = Arc::new(read.policy);

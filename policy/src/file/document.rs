@@ -10,7 +10,7 @@ use super::mistake::{Mistake, Report};
 use crate::source::Place;
 
 /// A config file: decoded, not yet parsed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Document {
     file: Arc<str>,
     text: String,

@@ -97,7 +97,7 @@ fn a_unix_socket_is_a_listener_with_a_file() {
         let parsed = Parsed::new(&documents);
         let mut config = parsed.config();
         let mut none = |_: &str| Err(Vec::new());
-        let read = read(&mut config, now(), &LocalAddresses::default(), &mut none);
+        let read = read(&mut config, now(), &LocalAddresses::default(), &mut none, None);
         let sockets: Vec<_> = read.sockets.into_iter().map(|(socket, _)| socket).collect();
         parsed.finish(sockets).map_err(|mistakes| mistakes[0].what.clone())
     };
