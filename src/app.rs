@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
-use crate::audit::{self, Audit, Notice};
+use crate::audit::{self, Audit, Notice, SandboxChange};
 use crate::config::{self, Config, ConfigError};
 use crate::descriptors;
 use crate::doors::{Bound, Doors};
@@ -130,6 +130,7 @@ struct Observers {
     activity: Arc<Activity>,
     denials: Arc<Denials>,
     audit: Arc<Audit>,
+    witness: Option<Arc<dyn Observer>>,
 }
 
 impl Observer for Observers {
@@ -137,6 +138,9 @@ impl Observer for Observers {
         drop(self.counts.record(event));
         drop(self.activity.record(event));
         drop(self.denials.record(event));
+        if let Some(witness) = &self.witness {
+            drop(witness.record(event));
+        }
         self.audit.record(event)
     }
 
@@ -166,10 +170,36 @@ impl App {
     /// # Errors
     /// As [`App::start`].
     pub async fn assemble(host: host::Watch, config: Config) -> Result<Self, StartError> {
+        let audit = audit_settings(&config.audit);
+        Self::build(host, config, &audit, None).await
+    }
+
+    /// A gateway for one command alone: nothing of `[listen]` is bound, and `witness` is told of everything too. Needs a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub(crate) async fn for_one_command(
+        mut config: Config,
+        audit: &audit::Settings,
+        witness: Arc<dyn Observer>,
+    ) -> Result<Self, StartError> {
+        config.listen = config::Listen::default();
+        config.state = config::State::default();
+        config.sockets.clear();
+        Self::build(host::Watch::start()?, config, audit, Some(witness)).await
+    }
+
+    async fn build(
+        host: host::Watch,
+        config: Config,
+        audit: &audit::Settings,
+        witness: Option<Arc<dyn Observer>>,
+    ) -> Result<Self, StartError> {
         let now = dns::clock::now();
         let registry = Registry::new();
         let metrics = Metrics::new(&registry)?;
-        let audit = Arc::new(Audit::open(&audit_settings(&config.audit), &registry)?);
+        let audit = Arc::new(Audit::open(audit, &registry)?);
         let start = Start::read(config.state.path.as_deref(), Arc::clone(&config.policy), now)?;
         let (activity, denials) = (Arc::new(Activity::default()), Arc::new(Denials::default()));
         let observers = Observers {
@@ -177,6 +207,7 @@ impl App {
             activity: Arc::clone(&activity),
             denials: Arc::clone(&denials),
             audit: Arc::clone(&audit),
+            witness,
         };
         let local = Arc::new(host.addresses().clone());
         let gate = Arc::new(Gate::new(Arc::clone(&start.policy), local, Arc::new(observers), run_id()));
@@ -291,6 +322,43 @@ impl Running {
             // Without an admin socket nobody orders anything.
             Some(order) = self.orders.recv() => Happened::Order(order),
             else => std::future::pending().await,
+        }
+    }
+
+    /// Lets the clients of a listener on this host be one sandbox, whoever they are: for a command that has no namespace.
+    ///
+    /// # Errors
+    /// Where the runtime does not take the listener.
+    pub(crate) fn serve_weakly(
+        &mut self,
+        sandbox: SandboxId,
+        listener: std::net::TcpListener,
+    ) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = proxy::Listener::inside(self.core.gate.namespace(sandbox), listener)?;
+        let gateway = Arc::clone(&self.core.gateway);
+        self.inbounds.spawn(async move {
+            listener.run(gateway).await;
+            Ok(())
+        });
+        self.core.metrics.uncontained();
+        Ok(())
+    }
+
+    /// Tells the audit of a sandbox's workload.
+    pub(crate) async fn note_workload(&self, sandbox: &SandboxId, change: SandboxChange<'_>) {
+        if let Some(sandbox) = self.core.gate.policy().sandbox(sandbox).cloned() {
+            // A required audit that cannot be written denies everything by itself.
+            let _ = self.core.audit.note(Notice::Sandbox { sandbox: &sandbox, change, by: None }).await;
+        }
+    }
+
+    /// Ends at once, when the only client has ended: what is open may take `patience` to be carried out.
+    pub(crate) async fn end(self, patience: Duration) {
+        let core = self.core.clone();
+        if tokio::time::timeout(patience, self.drain()).await.is_err() {
+            core.gateway.end_streams();
+            core.audit.finish();
         }
     }
 

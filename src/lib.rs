@@ -22,7 +22,9 @@ pub mod probe;
 pub mod registries;
 pub mod reload;
 pub mod sandboxes;
+mod sys;
 pub mod weakening;
+mod workload;
 
 use std::error::Error;
 

@@ -1,7 +1,5 @@
 //! The program's own log, on stderr. What sandboxes do stands in the audit, not here.
 
-use std::io::IsTerminal as _;
-
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -21,7 +19,8 @@ impl LogLevel {
     #[must_use]
     pub fn init(level: Level) -> Self {
         let (filter, handle) = reload::Layer::new(targets(level));
-        let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+        // Never coloured: whoever reads a log wants the same bytes everywhere.
+        let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
         let begun = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
         debug_assert!(begun.is_ok(), "logging begins once");
         Self(handle)

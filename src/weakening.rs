@@ -19,11 +19,14 @@ pub enum Weakening {
     FreeText,
     /// A special-purpose range that counts as public.
     TreatedAsPublic,
+    /// A command that runs without a sandbox (`run --allow-weak`).
+    Uncontained,
 }
 
 impl Weakening {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Learn, Self::AnyHost, Self::Raw, Self::FreeText, Self::TreatedAsPublic];
+    pub const ALL: [Self; 6] =
+        [Self::Learn, Self::AnyHost, Self::Raw, Self::FreeText, Self::TreatedAsPublic, Self::Uncontained];
 
     /// The label in metrics and reports.
     #[must_use]
@@ -34,6 +37,7 @@ impl Weakening {
             Self::Raw => "raw",
             Self::FreeText => "free_text",
             Self::TreatedAsPublic => "treated_as_public",
+            Self::Uncontained => "uncontained",
         }
     }
 

@@ -165,6 +165,11 @@ impl Gateway {
         self.closings.subscribe()
     }
 
+    /// Ends every stream at once.
+    pub fn end_streams(&self) {
+        self.streams.end_all();
+    }
+
     /// Tells when the gateway drains.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()

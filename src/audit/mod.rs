@@ -192,6 +192,7 @@ impl Place {
         match self {
             Self::Stdout => Path::new("-"),
             Self::File(path) => path,
+            Self::Nowhere => Path::new(sink::NOWHERE),
         }
     }
 }

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The same, where the lines before were given up too.
 const SHORT_PATIENCE: Duration = Duration::from_millis(10);
 
+pub(super) const NOWHERE: &str = "/dev/null";
+
 /// Where the audit is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -37,6 +39,8 @@ pub enum Place {
     Stdout,
     /// A file.
     File(PathBuf),
+    /// Nowhere: whoever runs one command and asks for no log.
+    Nowhere,
 }
 
 /// When a file is put aside, and how many of those are kept.
@@ -239,7 +243,14 @@ fn open(place: &Place) -> Result<Opened, OpenError> {
     match place {
         Place::Stdout => open_stdout().map_err(|why| OpenError::of(Path::new("-"), why)),
         Place::File(path) => open_file(path).map_err(|why| OpenError::of(path, why)),
+        Place::Nowhere => open_nowhere().map_err(|why| OpenError::of(Path::new(NOWHERE), why)),
     }
+}
+
+fn open_nowhere() -> io::Result<Opened> {
+    let fd = rustix::fs::open(NOWHERE, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // As a file it is: a write is done at once.
+    Ok(Opened { fd, kind: Kind::Regular, size: 0, torn: false })
 }
 
 fn open_file(path: &Path) -> io::Result<Opened> {

@@ -15,6 +15,7 @@ mod log;
 mod output;
 mod probe;
 mod registries;
+mod run;
 mod sandbox;
 mod serve;
 mod status;
@@ -38,6 +39,7 @@ struct Cli {
 enum Verb {
     Serve(serve::Serve),
     Attach(attach::Attach),
+    Run(Box<run::Run>),
     Check(check::Check),
     Log(log::Log),
     Domains(domains::Domains),
@@ -85,7 +87,12 @@ impl From<Outcome> for ExitCode {
 /// Runs the verb that the command line names. Wrong usage ends the program with 2.
 #[must_use]
 pub fn run() -> ExitCode {
-    let outcome = match Cli::parse().verb {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
+    let outcome = match cli.verb {
+        Verb::Run(verb) => return verb.run(),
         Verb::Serve(verb) => verb.run(),
         Verb::Attach(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),
@@ -102,6 +109,19 @@ pub fn run() -> ExitCode {
         Verb::Healthcheck(verb) => verb.run(),
     };
     outcome.into()
+}
+
+/// Shows what is wrong with the command line, or the help that it asks for.
+fn misused(error: &clap::Error) -> ExitCode {
+    // Where nobody reads, nobody needs to know.
+    let _ = error.print();
+    let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
+    match error.use_stderr() {
+        false => ExitCode::SUCCESS,
+        // 2 could be the command's own.
+        true if is_run => ExitCode::from(run::FAILED),
+        true => Outcome::Usage.into(),
+    }
 }
 
 #[cfg(test)]

@@ -137,6 +137,11 @@ impl Metrics {
         }
     }
 
+    /// Notes that a command runs without a sandbox, for the rest of this run.
+    pub fn uncontained(&self) {
+        self.weakenings.with_label_values(&[Weakening::Uncontained.label()]).set(1);
+    }
+
     /// Everything registered, in the text format that Prometheus scrapes.
     #[must_use]
     pub fn exposition(&self) -> Vec<u8> {

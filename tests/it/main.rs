@@ -36,5 +36,6 @@ mod probe;
 mod proxyless;
 mod registries;
 mod resolvers;
+mod run;
 mod sandboxes;
 mod serve;

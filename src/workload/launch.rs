@@ -1,0 +1,323 @@
+//! The helper: makes the namespaces, hands the gateway its sockets, and stays as the parent of the sandbox's first process.
+//!
+//! ```text
+//!  gateway ──fork──▶ helper ──fork──▶ first process (pid 1) ──fork──▶ workload
+//!     │  ◀─ sockets ───┘  └─ a socket inside, whenever one is published ─▶ gateway
+//!     └── each follows its parent's death; the kernel ends the namespace with pid 1
+//! ```
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{
+    DumpableBehavior, Pid, WaitOptions, getpid, getppid, kill_process, set_dumpable_behavior,
+    set_parent_process_death_signal, waitpid,
+};
+use rustix::thread::UnshareFlags;
+
+use super::door;
+use super::identity::{self, Identity, Means};
+use super::init::{self, FAILED, GRANTED, MAP, READY, exit_code};
+use super::mounts::{IdMaps, Text};
+use super::report::{self, Report, Reporter, Reports};
+use super::start::{self, Program};
+use super::step::{At as _, StepError};
+use super::terminal::{Shape, Streams};
+use super::view::View;
+use crate::error_chain;
+use crate::netns::{self, Plan, UserNamespaces, handover};
+use crate::sys::{self, Fork};
+
+/// Everything that is decided before the first process is made.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) identity: Identity,
+    pub(crate) view: View,
+    pub(crate) texts: Vec<Text>,
+    pub(crate) directory: PathBuf,
+    pub(crate) program: Program,
+    /// Where the command is to have a terminal: what it looks like, and which of its streams are on it.
+    pub(crate) terminal: Option<(Shape, Streams)>,
+}
+
+/// The helper, as the gateway knows it.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    pub(super) pid: Pid,
+    pub(super) reports: Reports,
+    /// Where the sockets of the namespace arrive.
+    pub(crate) sockets: UnixStream,
+    /// Where sockets inside are asked for.
+    pub(super) doors: UnixStream,
+}
+
+impl Launch {
+    /// Starts the helper. To be called while this process has one thread.
+    pub(crate) fn start(&self) -> io::Result<Helper> {
+        let (reporter, reports) = report::pair()?;
+        let (sockets, theirs) = UnixStream::pair()?;
+        let (doors, their_doors) = UnixStream::pair()?;
+        let parent = getpid();
+        match sys::fork()? {
+            Fork::Parent(pid) => Ok(Helper { pid, reports, sockets, doors }),
+            Fork::Child => {
+                drop((reports, sockets, doors));
+                let code = self.help(parent, theirs, their_doors, reporter);
+                exit(code)
+            }
+        }
+    }
+
+    fn help(&self, parent: Pid, sockets: UnixStream, doors: UnixStream, reporter: Reporter) -> i32 {
+        match self.make_sandbox(parent, sockets, &reporter) {
+            Ok(Sandbox { first, signals }) => {
+                drop(reporter);
+                match release_streams() {
+                    Ok(()) => keep(first, &signals, doors),
+                    Err(_) => FAILED,
+                }
+            }
+            Err(error) => {
+                reporter.tell(&Report::Failed(error_chain(&error)));
+                FAILED
+            }
+        }
+    }
+
+    fn make_sandbox(
+        &self,
+        parent: Pid,
+        sockets: UnixStream,
+        reporter: &Reporter,
+    ) -> Result<Sandbox, StepError> {
+        let signals = follow(parent)?;
+        // Before there is a pid namespace, whose first process must be the sandbox's.
+        let maps = IdMaps::prepare(&self.view, self.identity, |owner| id_map(owner, self.identity))
+            .at("prepare the maps of file owners")?;
+        self.make_namespaces()?;
+        let opened = netns::open_here(&Plan::for_this_kernel()).map_err(io::Error::other);
+        let opened = opened.at("set up the network namespace")?;
+        handover::send(&sockets, opened).map_err(io::Error::other).at("hand the namespace over")?;
+        drop(sockets);
+        let (near, far) = UnixStream::pair().at("make a pair of sockets")?;
+        match sys::fork().at("start the first process")? {
+            Fork::Child => {
+                drop((near, signals));
+                let reporter = reporter.as_descriptor().try_clone_to_owned();
+                match reporter {
+                    Ok(reporter) => init::live(self, maps, far, reporter.into()),
+                    Err(_) => exit(FAILED),
+                }
+            }
+            Fork::Parent(first) => {
+                drop(far);
+                // Where it fails it tells why itself, and its end is seen.
+                let _ = grant(first, &near, self.identity);
+                Ok(Sandbox { first, signals })
+            }
+        }
+    }
+
+    fn make_namespaces(&self) -> Result<(), StepError> {
+        let kinds = UnshareFlags::NEWNET | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;
+        let Identity { means, .. } = self.identity;
+        if means == Means::Root {
+            return sys::unshare(kinds).map_err(with_remedy).at("make network, pid and ipc namespaces");
+        }
+        if means == Means::Lowered {
+            self.identity.assume().at("become the workload's user")?;
+            // Changing the user takes this process' own /proc away from it (proc(5)).
+            set_dumpable_behavior(DumpableBehavior::Dumpable).at("keep /proc/self")?;
+            set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).at("follow the gateway")?;
+        }
+        sys::unshare(UnshareFlags::NEWUSER).map_err(with_remedy).at("make a user namespace")?;
+        self.identity.map_self().map_err(with_remedy).at("map the user of the user namespace")?;
+        sys::unshare(kinds).map_err(with_remedy).at("make network, pid and ipc namespaces")
+    }
+
+    /// Whether this machine gives all that a sandbox needs, tried in processes that end at once.
+    pub(crate) fn try_out(&self) -> io::Result<Result<(), String>> {
+        let (reporter, reports) = report::pair()?;
+        let parent = getpid();
+        let pid = match sys::fork()? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop(reports);
+                let tried = follow(parent).and_then(|_| self.make_namespaces()).and_then(|()| {
+                    netns::open_here(&Plan::for_this_kernel())
+                        .map_err(io::Error::other)
+                        .at("set up the network namespace")
+                });
+                if let Err(error) = tried {
+                    reporter.tell(&Report::Failed(error_chain(&error)));
+                }
+                exit(0)
+            }
+        };
+        drop(reporter);
+        let said = reports.next();
+        let _ = waitpid(Some(pid), WaitOptions::empty())?;
+        Ok(match said {
+            Some(Report::Failed(why)) => Err(why),
+            _ => Ok(()),
+        })
+    }
+
+    /// Starts the command without a sandbox: the helper is then its parent and nothing else.
+    pub(crate) fn start_bare(&self) -> io::Result<Helper> {
+        let (reporter, reports) = report::pair()?;
+        let (sockets, mut theirs) = UnixStream::pair()?;
+        let (doors, their_doors) = UnixStream::pair()?;
+        let parent = getpid();
+        match sys::fork()? {
+            Fork::Parent(pid) => Ok(Helper { pid, reports, sockets, doors }),
+            Fork::Child => {
+                drop((reports, sockets, doors));
+                let signals = follow(parent);
+                // The gateway serves.
+                let told = theirs.read_exact(&mut [0]);
+                let (Ok(signals), Ok(())) = (signals, told) else { exit(FAILED) };
+                let code = match sys::fork() {
+                    Ok(Fork::Child) => {
+                        init::not_started(start::become_bare_command(&self.program), &reporter)
+                    }
+                    Ok(Fork::Parent(command)) => {
+                        drop(reporter);
+                        let _ = release_streams();
+                        keep(command, &signals, their_doors)
+                    }
+                    Err(_) => FAILED,
+                };
+                exit(code)
+            }
+        }
+    }
+}
+
+struct Sandbox {
+    first: Pid,
+    signals: SignalFd,
+}
+
+/// Ends with the gateway from now on, and hears of signals instead of being ended by them.
+fn follow(parent: Pid) -> Result<SignalFd, StepError> {
+    // A session of its own: what the terminal sends goes to the gateway, which passes it on once.
+    rustix::process::setsid().at("leave the terminal")?;
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).at("follow the gateway")?;
+    if getppid() != Some(parent) {
+        return Err(io::Error::from(io::ErrorKind::BrokenPipe)).at("find the gateway");
+    }
+    // Whoever ignores this signal has no children to wait for (waitpid(2)).
+    sys::restore_default(Signal::SIGCHLD).at("see children end")?;
+    let all = SigSet::all();
+    all.thread_block().at("block signals")?;
+    SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC).at("hear of signals")
+}
+
+/// Answers the first process until it needs nothing more.
+fn grant(first: Pid, mut near: &UnixStream, identity: Identity) -> io::Result<()> {
+    loop {
+        let mut asked = [0];
+        near.read_exact(&mut asked)?;
+        match asked {
+            [MAP] => identity.map_child(first)?,
+            [READY] => return near.write_all(&[GRANTED]),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        near.write_all(&[GRANTED])?;
+    }
+}
+
+/// A user namespace in which the files of an owner are the workload's.
+fn id_map((uid, gid): (u32, u32), workload: Identity) -> io::Result<OwnedFd> {
+    let (mut near, mut far) = UnixStream::pair()?;
+    let parent = getpid();
+    match sys::fork()? {
+        Fork::Child => {
+            drop(near);
+            let _ = set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            if getppid() == Some(parent) && sys::unshare(UnshareFlags::NEWUSER).is_ok() {
+                let _ = far.write_all(&[READY]);
+                let _ = far.read_exact(&mut [0]);
+            }
+            exit(0)
+        }
+        Fork::Parent(child) => {
+            drop(far);
+            let held = near.read_exact(&mut [0]).and_then(|()| {
+                // Of an id map the left side is what the disk holds, the right side what is seen (mount_setattr(2)).
+                identity::write_maps(
+                    child,
+                    identity::line(uid, workload.uid),
+                    identity::line(gid, workload.gid),
+                )?;
+                let path = Path::new("/proc").join(child.as_raw_nonzero().to_string()).join("ns/user");
+                Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+            });
+            drop(near);
+            let _ = waitpid(Some(child), WaitOptions::empty());
+            held
+        }
+    }
+}
+
+/// Lets go of the command's streams: whoever reads or writes their other ends must see when the command closes them.
+fn release_streams() -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Waits for the child's end; passes signals on, and makes sockets inside for whoever publishes a port.
+fn keep(child: Pid, signals: &SignalFd, doors: UnixStream) -> i32 {
+    let mut doors = Some(doors);
+    loop {
+        let mut waited = vec![PollFd::new(signals, PollFlags::IN)];
+        waited.extend(doors.as_ref().map(|doors| PollFd::new(doors, PollFlags::IN)));
+        if poll(&mut waited, None).is_err() {
+            continue;
+        }
+        let ready: Vec<bool> = waited.iter().map(|one| !one.revents().is_empty()).collect();
+        drop(waited);
+        if ready.first() == Some(&true)
+            && let Some(code) = heard(child, signals)
+        {
+            return code;
+        }
+        if ready.get(1) == Some(&true)
+            && doors.as_ref().is_some_and(|doors| door::make(doors.as_fd()).is_err())
+        {
+            doors = None;
+        }
+    }
+}
+
+fn heard(child: Pid, signals: &SignalFd) -> Option<i32> {
+    let signal = signals.read_signal().ok().flatten()?;
+    let signal = i32::try_from(signal.ssi_signo).ok()?;
+    if signal != Signal::SIGCHLD as i32 {
+        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+            let _ = kill_process(child, signal);
+        }
+        return None;
+    }
+    match waitpid(Some(child), WaitOptions::NOHANG) {
+        Ok(Some((_, status))) => exit_code(status),
+        Ok(None) => None,
+        Err(_) => Some(FAILED),
+    }
+}
+
+fn with_remedy(error: io::Error) -> io::Error {
+    let remedy = UserNamespaces::of_this_kernel().remedy(&error);
+    io::Error::new(error.kind(), format!("{error} ({remedy})"))
+}

@@ -1,0 +1,166 @@
+//! From the options of a command line to a [`Launch`]: everything that is decided before the first process is made.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use policy::SandboxId;
+use rustix::fs::Mode;
+
+use super::environment::{self, Surroundings};
+use super::identity::{Caller, Identity, Means};
+use super::launch::Launch;
+use super::machine::{self, ThisMachine, User};
+use super::own;
+use super::start::Program;
+use super::terminal;
+use super::view::{FileSystem, View, ViewError, Wishes};
+use crate::config::{self, Config};
+use crate::netns::PROXY_PORT;
+
+/// What the command line says of the sandbox, besides its policy.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) files: FileSystem,
+    pub(crate) write: Vec<PathBuf>,
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) hide: Vec<PathBuf>,
+    pub(crate) sockets: Vec<PathBuf>,
+    pub(crate) words: Vec<OsString>,
+}
+
+/// Whose run it is, by which config.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// The sandbox.
+    pub(crate) launch: Launch,
+    /// What its user should know before it starts.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Why nothing is started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// The plan would not keep its promise.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A path that was named cannot be used.
+    #[error("{option} {}", path.display())]
+    Path {
+        option: &'static str,
+        path: PathBuf,
+        #[source]
+        why: io::Error,
+    },
+    /// The working directory is gone, or not to be read.
+    #[error("cannot tell the working directory")]
+    Directory(#[source] io::Error),
+    /// This process does not know itself.
+    #[error("cannot tell who runs this")]
+    Caller(#[source] io::Error),
+}
+
+/// Decides everything.
+pub(crate) fn prepare(
+    options: Options,
+    sandbox: &SandboxId,
+    config_path: Option<&Path>,
+    config: &Config,
+    audit: Option<&Path>,
+) -> Result<Prepared, PlanError> {
+    let variables = config::variables();
+    let variable = |name: &str| variables.iter().find(|(other, _)| other == name).map(|(_, value)| value);
+    let number = |name: &str| variable(name)?.to_str()?.parse::<u32>().ok();
+    let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
+    let identity = Caller::this(sudo).map_err(PlanError::Caller)?.workload();
+    let user = user(identity, variable("HOME"));
+    let home = user.as_ref().map(|user| user.home.as_path()).or(variable("HOME").map(Path::new));
+    let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
+    let directory =
+        std::env::current_dir().and_then(|path| path.canonicalize()).map_err(PlanError::Directory)?;
+    let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let wishes = Wishes {
+        files: options.files,
+        directory: directory.clone(),
+        runtime: runtime.and_then(|path| path.canonicalize().ok()),
+        write: real("--rw", options.write)?,
+        read: real("--ro", options.read)?,
+        sockets: real("--unix", options.sockets)?,
+        // What is not there needs no hiding.
+        hide: options.hide.iter().filter_map(|path| path.canonicalize().ok()).collect(),
+        own: own::files(config_path, config, audit),
+        home: home.clone(),
+    };
+    let View { steps, mut notes } = wishes.plan(&ThisMachine)?;
+    if options.files == FileSystem::Host {
+        notes.insert(
+            0,
+            "--fs host: the command sees and writes every file that its user may, credentials included; what it leaves \
+             behind (shell start files, git hooks, programs) runs outside later. Only Tidegate's own files are hidden"
+                .to_owned(),
+        );
+    }
+    let local_peers = peers(config, sandbox);
+    let around = Surroundings {
+        proxy: SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT)),
+        sandbox: sandbox.as_str(),
+        local_peers: &local_peers,
+        directory: &directory,
+        user: user.map(|user| (user.home, user.name)),
+        is_contained: true,
+    };
+    let environment = environment::compose(variables, &around);
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
+    rustix::process::umask(umask);
+    let launch = Launch {
+        identity,
+        view: View { steps, notes: Vec::new() },
+        texts: machine::texts(identity, home.as_deref()),
+        directory,
+        program: Program { words: options.words, environment, umask },
+        terminal: terminal::of_this_process(),
+    };
+    Ok(Prepared { launch, notes })
+}
+
+impl Prepared {
+    /// As it is without a sandbox: the variables alone, with the proxy at this address of the host.
+    pub(crate) fn bare(&mut self, proxy: SocketAddr, sandbox: &SandboxId, config: &Config) {
+        let around = Surroundings {
+            proxy,
+            sandbox: sandbox.as_str(),
+            local_peers: &peers(config, sandbox),
+            directory: &self.launch.directory,
+            user: None,
+            is_contained: false,
+        };
+        self.launch.program.environment = environment::compose(config::variables(), &around);
+        self.launch.terminal = None;
+    }
+}
+
+fn peers(config: &Config, sandbox: &SandboxId) -> Vec<Arc<str>> {
+    config.policy.sandbox(sandbox).map(|sandbox| sandbox.local_peers.clone()).unwrap_or_default()
+}
+
+/// Who the workload is by name, where it is not the caller.
+fn user(identity: Identity, home: Option<&OsString>) -> Option<User> {
+    match identity.means {
+        Means::Anybody => None,
+        Means::Root | Means::Lowered if identity.is_free => {
+            let home = home.map_or(OsStr::new("/"), OsString::as_os_str);
+            Some(User { name: machine::USER.into(), home: home.into() })
+        }
+        Means::Root | Means::Lowered => User::find(identity.uid),
+    }
+}
+
+fn real(option: &'static str, paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, PlanError> {
+    let real = |path: PathBuf| match path.canonicalize() {
+        Ok(real) => Ok(real),
+        Err(why) => Err(PlanError::Path { option, path, why }),
+    };
+    paths.into_iter().map(real).collect()
+}

@@ -1,0 +1,237 @@
+//! A workload that wants out: each attempt works outside, and nothing of it works inside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use super::world::{Who, World, both, text};
+
+/// What each attempt came to: `done …` or why not.
+fn attempts(output: &[u8]) -> BTreeMap<String, String> {
+    let lines = text(output);
+    let pairs = lines.lines().filter_map(|line| line.split_once(": "));
+    pairs.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())).collect()
+}
+
+/// Attempts in Python: `NAME` is tried by a function and its outcome printed.
+const PRELUDE: &str = r#"
+import ctypes, errno, fcntl, os, socket, struct, sys, termios
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, act):
+    try:
+        print(f"{name}: done {act()}", flush=True)
+    except BaseException as error:
+        print(f"{name}: {errno.errorcode.get(getattr(error, 'errno', None), type(error).__name__)}", flush=True)
+def call(number, *args):
+    if libc.syscall(number, *args) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def connect(path):
+    s = socket.socket(socket.AF_UNIX); s.settimeout(3); s.connect(path); return s.recv(16).decode()
+"#;
+
+/// Programs of the user that stand-in sockets belong to, each with its place.
+fn sockets(world: &World) -> Vec<(String, std::path::PathBuf)> {
+    let (home, work) = (world.home(), world.workspace());
+    [
+        ("tmux", std::env::temp_dir().join(format!("tidegate-tmux-{}", std::process::id()))),
+        ("ssh-mux", home.join(".ssh/mux-host")),
+        ("docker", home.join(".docker/run/docker.sock")),
+        ("agent", home.join("agent.sock")),
+        ("editor", work.join("editor.sock")),
+        ("daemon", std::path::PathBuf::from(format!("/var/lib/tidegate-test-{}.sock", std::process::id()))),
+        ("bus", std::path::PathBuf::from(format!("/run/tidegate-test-{}.sock", std::process::id()))),
+    ]
+    .map(|(name, path)| (name.to_owned(), path))
+    .into()
+}
+
+struct Planted(Vec<std::path::PathBuf>);
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn plant(world: &World) -> (Vec<(String, std::path::PathBuf)>, Planted) {
+    let sockets = sockets(world);
+    let mut planted = Planted(Vec::new());
+    for (_, path) in &sockets {
+        let parent = path.parent().unwrap();
+        if !parent.exists() {
+            world.write(&parent.join(".keep"), "");
+        }
+        // In the namespace of the gateway's host, as programs of the user are.
+        let bound = path.clone();
+        let listener = world.lab().gateway().run(|| UnixListener::bind(bound)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+        planted.0.push(path.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().take(4).flatten() {
+                let _ = std::io::Write::write_all(&mut &stream, b"reached");
+            }
+        });
+    }
+    (sockets, planted)
+}
+
+#[test]
+fn sockets_of_the_users_programs_are_out_of_reach() {
+    both(|world| {
+        let (sockets, _planted) = plant(world);
+        let tries: String = sockets
+            .iter()
+            .map(|(name, path)| format!("attempt({name:?}, lambda: connect({:?}))\n", path.to_str().unwrap()))
+            .collect();
+        let script = format!("{PRELUDE}{tries}");
+        let outside = attempts(&world.outside(&["/usr/bin/python3", "-c", &script]).stdout);
+        let output = world.run(&[], &["/usr/bin/python3", "-c", &script]);
+        let inside = attempts(&output.stdout);
+        for (name, _) in &sockets {
+            assert_eq!(outside[name], "done reached", "{name} outside");
+            assert!(!inside[name].starts_with("done"), "{name}: {} {}", inside[name], text(&output.stderr));
+        }
+        // One of them by name.
+        let (_, path) = &sockets[3];
+        let script = format!("{PRELUDE}attempt('agent', lambda: connect({:?}))", path.to_str().unwrap());
+        let opened = world.run(&["--unix", path.to_str().unwrap()], &["/usr/bin/python3", "-c", &script]);
+        match world.who() {
+            Who::Ordinary | Who::Root => assert_eq!(attempts(&opened.stdout)["agent"], "done reached"),
+        }
+    });
+}
+
+#[test]
+fn what_the_kernel_would_give_is_refused() {
+    let script = format!(
+        "{PRELUDE}{}",
+        r#"
+attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM) and 1)
+attempt("packet", lambda: socket.socket(17, socket.SOCK_RAW, 3) and 1)
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1) and 1)
+attempt("alg", lambda: socket.socket(38, socket.SOCK_SEQPACKET) and 1)
+attempt("netlink route", lambda: socket.socket(16, socket.SOCK_RAW, 0) and 1)
+attempt("netlink netfilter", lambda: socket.socket(16, socket.SOCK_RAW, 12) and 1)
+attempt("keyctl", lambda: call(250, 0, -4, 1))
+attempt("add_key", lambda: call(248, b"user", b"x", b"y", 1, -4))
+attempt("bpf", lambda: call(321, 0, 0, 0))
+attempt("userfaultfd", lambda: call(323, 1))
+attempt("io_uring", lambda: call(425, 1, 0))
+attempt("pidfd_getfd", lambda: call(438, 3, 0, 0))
+attempt("open_by_handle_at", lambda: call(304, -100, 0, 0))
+attempt("userns", lambda: call(272, 0x10000000))
+attempt("netns", lambda: call(272, 0x40000000))
+attempt("mount", lambda: call(165, b"tmpfs", b"/tmp", b"tmpfs", 0, 0))
+attempt("umount", lambda: call(166, b"/tmp", 2))
+attempt("setns", lambda: call(308, os.open("/proc/1/ns/net", 0), 0))
+attempt("pid 1 descriptors", lambda: os.listdir("/proc/1/fd"))
+attempt("pid 1 memory", lambda: open("/proc/1/mem", "rb").read(1))
+attempt("pid 1 environment", lambda: open("/proc/1/environ").read(1))
+attempt("core_pattern", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/bin/x"))
+attempt("ip_forward", lambda: open("/proc/sys/net/ipv4/ip_forward", "w").write("1"))
+attempt("sysfs", lambda: open("/sys/class/net/lo/mtu", "w").write("1"))
+attempt("tiocsti", lambda: fcntl.ioctl(os.open("/dev/tty", 2), termios.TIOCSTI, b"x"))
+attempt("resolv.conf", lambda: open("/etc/resolv.conf", "w").write("nameserver 9.9.9.9"))
+def rebind(port, reuse):
+    s = socket.socket()
+    if reuse:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("0.0.0.0", port)); s.listen(); return port
+for port in (3128, 15001, 15053):
+    attempt(f"rebind {port}", lambda: rebind(port, True))
+attempt("bind", lambda: rebind(8080, True))
+"#
+    );
+    both(|world| {
+        let output = world.run(&[], &["/usr/bin/python3", "-c", &script]);
+        let inside = attempts(&output.stdout);
+        assert!(inside.len() > 28, "{inside:?} {}", text(&output.stderr));
+        let works: Vec<&str> = inside
+            .iter()
+            .filter(|(_, outcome)| outcome.starts_with("done"))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(works, ["bind", "netlink route"], "{inside:#?}");
+        for (name, outcome) in [
+            ("vsock", "EAFNOSUPPORT"),
+            ("packet", "EAFNOSUPPORT"),
+            ("raw", "EPERM"),
+            ("netlink netfilter", "EPROTONOSUPPORT"),
+            ("io_uring", "ENOSYS"),
+            ("keyctl", "EPERM"),
+            ("bpf", "EPERM"),
+            ("userns", "EPERM"),
+            ("core_pattern", "EROFS"),
+            ("rebind 3128", "EADDRINUSE"),
+        ] {
+            if cfg!(target_arch = "x86_64") {
+                assert_eq!(inside[name], outcome, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn tidegates_files_are_neither_seen_nor_changed_and_a_planted_config_is_nothing() {
+    both(|world| {
+        // The worst place for a config: where the command may write.
+        let folder = world.workspace().join("conf/deep");
+        let config = folder.join("tidegate.toml");
+        world.write(&config, "[policy.base]\nallow = [\"listed.example.test:80\"]\n[dns]\nupstreams = [\"udp://198.51.100.53\"]\n[addresses]\ntreat_as_public = [\"203.0.113.0/24\"]\n");
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+        let before = fs::read_to_string(&config).unwrap();
+        let script = r#"
+cat conf/deep/tidegate.toml
+for act in "echo x > conf/deep/tidegate.toml" "rm -f conf/deep/tidegate.toml" "mv conf/deep/tidegate.toml conf/deep/x" \
+    "mv conf/deep conf/moved" "mv conf moved" "rm -rf conf" "ln conf/deep/tidegate.toml linked" "chmod 666 conf/deep/tidegate.toml"; do
+    sh -c "$act" 2>/dev/null && echo "did $act"
+done
+echo '[policy.base]
+allow = ["other.example.test:80"]' > tidegate.toml
+mkdir -p .tidegate ~/.config/tidegate && cp tidegate.toml .tidegate/ && cp tidegate.toml ~/.config/tidegate/
+cat a.jsonl 2>/dev/null
+sh -c "echo x >> a.jsonl" 2>/dev/null && echo audit
+curl -s -o /dev/null -w '%{http_code}\n' http://listed.example.test/
+"#;
+        let output = world.run_exactly(
+            &["--config", config.to_str().unwrap(), "--policy", "base", "--audit", "a.jsonl"],
+            &["sh", "-c", script],
+        );
+        assert_eq!(text(&output.stdout), "200\n", "{}", text(&output.stderr));
+        assert_eq!(fs::read_to_string(&config).unwrap(), before);
+        assert!(!world.workspace().join("moved").exists() && !world.workspace().join("linked").exists());
+        let audit = fs::read_to_string(world.workspace().join("a.jsonl")).unwrap();
+        assert!(audit.lines().all(|line| line.starts_with('{')) && audit.lines().count() >= 3, "{audit}");
+        // The next run reads what it is told to, not what lies about.
+        let output = world.run_exactly(
+            &["--config", config.to_str().unwrap(), "--policy", "base"],
+            &["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://other.example.test/"],
+        );
+        assert_eq!(text(&output.stdout), "403");
+        assert!(!world.home().join(".config/tidegate").exists());
+    });
+}
+
+#[test]
+fn a_foreign_abi_ends_the_process() {
+    if !cfg!(target_arch = "x86_64") {
+        eprintln!("skipped: the foreign system calls are those of x86-64");
+        return;
+    }
+    both(|world| {
+        // x32's getpid, by the 64-bit entry.
+        let script = format!("{PRELUDE}libc.syscall(0x40000000 | 39); print('alive')");
+        let output = world.run(&[], &["/usr/bin/python3", "-c", &script]);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout).as_str()),
+            (Some(159), ""),
+            "{}",
+            text(&output.stderr)
+        );
+    });
+}
