@@ -244,6 +244,7 @@ impl App {
         let parts = Parts {
             gate: Arc::clone(&gate),
             gateway: Arc::clone(&gateway),
+            namespaces: Arc::clone(&namespaces),
             audit: Arc::clone(&audit),
             metrics: metrics.clone(),
             status: Arc::clone(&status),

@@ -32,7 +32,16 @@ pub struct Namespaces {
     dns: dns::Server,
     enforcement: Enforcement,
     stopped: watch::Receiver<()>,
-    open: Mutex<HashMap<SandboxId, NamespaceId>>,
+    /// Tells that one was closed from here.
+    closings: watch::Sender<()>,
+    open: Mutex<HashMap<SandboxId, Place>>,
+}
+
+/// Where a sandbox's clients are.
+#[derive(Debug)]
+struct Place {
+    id: NamespaceId,
+    namespace: Arc<Namespace>,
 }
 
 /// Why a namespace is not served.
@@ -57,6 +66,8 @@ pub enum NotOpened {
 pub enum Ended {
     /// A link came, which could lead past the gateway.
     LinkAppeared(Box<str>),
+    /// The policy in force has no such sandbox any more.
+    Removed,
     /// A socket broke: it is not served by half.
     Broken(io::Error),
 }
@@ -78,7 +89,15 @@ impl Namespaces {
         enforcement: Enforcement,
         stopped: watch::Receiver<()>,
     ) -> Self {
-        Self { gate, gateway, dns, enforcement, stopped, open: Mutex::default() }
+        Self {
+            gate,
+            gateway,
+            dns,
+            enforcement,
+            stopped,
+            closings: watch::Sender::new(()),
+            open: Mutex::default(),
+        }
     }
 
     /// Serves a namespace for a sandbox. Needs a tokio runtime.
@@ -86,11 +105,7 @@ impl Namespaces {
     /// # Errors
     /// Where the sandbox is unknown or has one, or the namespace is another sandbox's.
     pub fn open(self: &Arc<Self>, sandbox: SandboxId, sockets: Checked) -> Result<Open, NotOpened> {
-        if self.gate.policy().sandbox(&sandbox).is_none() {
-            return Err(NotOpened::Unknown(sandbox));
-        }
-        self.take_place(&sandbox, sockets.namespace)?;
-        let namespace = self.gate.namespace(sandbox);
+        let namespace = self.take_place(sandbox, sockets.namespace)?;
         self.serve(Arc::clone(&namespace), sockets).map_err(|error| {
             self.give_up(&namespace, None);
             NotOpened::Serve(error)
@@ -137,16 +152,33 @@ impl Namespaces {
         async move { while stopped.changed().await.is_ok() {} }
     }
 
-    fn take_place(&self, sandbox: &SandboxId, namespace: NamespaceId) -> Result<(), NotOpened> {
+    fn take_place(&self, sandbox: SandboxId, id: NamespaceId) -> Result<Arc<Namespace>, NotOpened> {
         let mut open = self.open_ones();
-        if open.contains_key(sandbox) {
-            return Err(NotOpened::HasOne(sandbox.clone()));
+        // Looked up with the lock held: see `policy_changed`.
+        if self.gate.policy().sandbox(&sandbox).is_none() {
+            return Err(NotOpened::Unknown(sandbox));
         }
-        if let Some((other, _)) = open.iter().find(|(_, taken)| **taken == namespace) {
+        if open.contains_key(&sandbox) {
+            return Err(NotOpened::HasOne(sandbox));
+        }
+        if let Some((other, _)) = open.iter().find(|(_, place)| place.id == id) {
             return Err(HandoverRefused::TakenBy(other.clone()).into());
         }
-        open.insert(sandbox.clone(), namespace);
-        Ok(())
+        let namespace = self.gate.namespace(sandbox.clone());
+        open.insert(sandbox, Place { id, namespace: Arc::clone(&namespace) });
+        Ok(namespace)
+    }
+
+    /// To be called after another policy has been put in force: closes the namespaces of sandboxes that it does not have,
+    /// before it returns. A later sandbox of the same name is another one, and its namespace another too.
+    pub fn policy_changed(&self) {
+        let policy = self.gate.policy();
+        for (sandbox, place) in &*self.open_ones() {
+            if policy.sandbox(sandbox).is_none() {
+                self.gateway.close_namespace(&place.namespace, Some(Reason::PolicyChanged));
+            }
+        }
+        self.closings.send_replace(());
     }
 
     fn give_up(&self, namespace: &Namespace, reason: Option<Reason>) {
@@ -154,7 +186,7 @@ impl Namespaces {
         self.open_ones().remove(namespace.sandbox());
     }
 
-    fn open_ones(&self) -> MutexGuard<'_, HashMap<SandboxId, NamespaceId>> {
+    fn open_ones(&self) -> MutexGuard<'_, HashMap<SandboxId, Place>> {
         // Each change is one insertion or removal: whole, whatever panicked elsewhere.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,6 +212,7 @@ impl Open {
         let ended = tokio::select! {
             link = link_appeared(&self.links) => link.map_or_else(Ended::Broken, Ended::LinkAppeared),
             link = self_test(&self.links) => link.map_or_else(Ended::Broken, Ended::LinkAppeared),
+            () = removed(&self.namespace, self.all.closings.subscribe()) => Ended::Removed,
             error = broken(&mut self.inbounds, self.all.until_stopped()) => Ended::Broken(error),
         };
         match &ended {
@@ -188,6 +221,9 @@ impl Open {
                 self.all.gateway.close_namespace(&self.namespace, Some(Reason::LinkAppeared));
                 let detail = format!("link {link} appeared in the namespace");
                 enforcement.broken(&sandbox, CHECK, Reason::LinkAppeared, &detail).await;
+            }
+            Ended::Removed => {
+                tracing::info!(%sandbox, "a namespace is no longer served: its sandbox was removed")
             }
             Ended::Broken(error) => tracing::error!(%sandbox, %error, "a namespace is no longer served"),
         }
@@ -238,6 +274,15 @@ async fn self_test(links: &AsyncFd<OwnedFd>) -> io::Result<Box<str>> {
 fn way_out(links: &AsyncFd<OwnedFd>) -> io::Result<Option<Box<str>>> {
     let found = netlink::ways_out(links.get_ref())?;
     Ok(found.into_iter().next().map(|link| link.name.escape_debug().to_string().into()))
+}
+
+/// Waits until the namespace is closed because its sandbox is no more.
+async fn removed(namespace: &Namespace, mut closings: watch::Receiver<()>) {
+    while !namespace.is_closed() {
+        if closings.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 async fn broken(inbounds: &mut JoinSet<io::Result<()>>, stop: impl Future<Output = ()>) -> io::Error {

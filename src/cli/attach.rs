@@ -205,6 +205,7 @@ async fn as_gateway(sandbox: SandboxId, target: &Target, path: &Path) -> Result<
     };
     let why = match ending {
         Ended::LinkAppeared(link) => format!("link {link} appeared in the namespace"),
+        Ended::Removed => "its sandbox was removed".to_owned(),
         Ended::Broken(error) => return Err(error.into()),
     };
     let outcome = shut(&sandbox, &why, &mut told, &guard).await;

@@ -40,6 +40,7 @@ use self::held::Held;
 use crate::admin::Status;
 use crate::audit::Audit;
 use crate::metrics::Metrics;
+use crate::namespaces::Namespaces;
 
 /// What a gateway starts with: the state on disk, and the policy that comes of it and the config.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub struct Parts {
     pub gate: Arc<Gate>,
     /// Where streams are open.
     pub gateway: Arc<proxy::Gateway>,
+    /// Closes the namespaces of those that are removed.
+    pub namespaces: Arc<Namespaces>,
     /// Where changes are written down.
     pub audit: Arc<Audit>,
     /// Counts generations.
@@ -146,6 +149,7 @@ impl Sandboxes {
     fn put_in_force(&self, policy: &Arc<Policy>) -> Generation {
         let generation = self.parts.gate.install(Arc::clone(policy));
         self.parts.gateway.policy_changed();
+        self.parts.namespaces.policy_changed();
         self.parts.metrics.generation(generation);
         self.parts.status.generation(generation);
         generation

@@ -296,6 +296,29 @@ fn one_live_namespace_a_sandbox_and_one_sandbox_a_namespace() {
 }
 
 #[test]
+fn a_removed_sandbox_loses_its_namespace_and_a_later_one_of_its_name_does_not_get_it() {
+    let Some(scene) = scene(&["api.example.com:80"]).start() else { return };
+    let Some(inside) = namespace() else { return };
+    let mut attached = Attached::to(&scene, "s1", &inside).unwrap();
+    let config = scene.gateway().config_file();
+    let with = fs::read_to_string(&config).unwrap();
+    fs::write(&config, with.replace("[sandbox.s1]", "[sandbox.s3]")).unwrap();
+    scene.gateway().signal(Signal::HUP);
+    eventually("attach tells", || attached.said().contains("is shut: its sandbox was removed").then_some(()));
+    fs::write(&config, with).unwrap();
+    scene.gateway().signal(Signal::HUP);
+    let again = eventually("the sandbox is back", || {
+        assert!(is_shut(&inside), "the old namespace is not the new sandbox's");
+        let other = namespace()?;
+        Attached::to(&scene, "s1", &other).ok()
+    });
+    assert!(is_shut(&inside));
+    assert_eq!(again.detach().code(), Some(0));
+    attached.signal(Signal::TERM);
+    assert_eq!(attached.end().code(), Some(1));
+}
+
+#[test]
 fn what_cannot_be_attached_is_named() {
     let Some(scene) = scene(&[]).start() else { return };
     let Some(inside) = namespace() else { return };

@@ -139,6 +139,7 @@ async fn serve(mut stream: UnixStream, open: Open) {
         ended = &mut watched => {
             let why = match ended {
                 Ended::LinkAppeared(link) => format!("shut: link {link} appeared in the namespace\n"),
+                Ended::Removed => "shut: its sandbox was removed\n".to_owned(),
                 Ended::Broken(error) => format!("shut: {error}\n"),
             };
             // A client that has gone knows.
