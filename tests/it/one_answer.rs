@@ -2,8 +2,11 @@
 //! `explain`; and invariant 4: after all of it, nobody upstream has heard of a denied name.
 
 use std::{
-    fmt::Write,
+    fmt::Write as _,
+    io::{Read, Write as _},
     net::{IpAddr, SocketAddr},
+    os::unix::net::UnixStream,
+    path::Path,
 };
 
 use hickory_proto::rr::RecordType;
@@ -11,7 +14,10 @@ use policy::{Ask, Destination, Reason, SandboxId, decide::View};
 use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
 
-use crate::support::{Inside, PROXY_DNS, Scene, ask, eventually, extended_error, run_tidegate};
+use crate::support::{
+    Client, Inside, PATIENCE, PROXY, PROXY_DNS, Scene, UNLIMITED, ask, eventually, extended_error,
+    run_tidegate,
+};
 
 const POLICY: &str = r#"
 [policy.base]
@@ -251,6 +257,74 @@ fn invariant_2_a_captured_connection_gets_the_answer_of_every_inbound() {
             "{host} was asked upstream"
         );
     }
+}
+
+/// Where everything that comes is the sandbox's, and where what comes from the address is.
+const BY_LISTENER: &str = "10.200.0.1:3129";
+const BY_SOURCE: &str = "127.0.0.1:3128";
+
+#[test]
+fn invariant_2_every_kind_of_identity_gets_one_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s1/proxy.sock");
+    let identify = format!(
+        "identify = [{{ token_sha256 = \"3fb44e6c4bef5d50ae1c497f6c17bc61a7aa3a9e919dd27236f6218d8c523dc3\" }}, \
+         {{ listener = \"{BY_LISTENER}\" }}, {{ source = \"127.0.0.1/32\" }}, {{ unix = {socket:?} }}]\n{UNLIMITED}"
+    );
+    let mut builder = Scene::new()
+        .policy(&POLICY.replace("identify = [{ default = true }]", &identify))
+        .configure(|config| config.proxy = vec![PROXY.into(), BY_LISTENER.into(), BY_SOURCE.into()])
+        .ports([22, 5432, 8080, 8443]);
+    for (name, records) in ZONE {
+        builder = builder.resolving(name, records);
+    }
+    let Some(scene) = builder.start() else { return };
+    let token = "Proxy-Authorization: Basic czE6dG9rZW4tb2YtczE=\r\n";
+    let mut wrong = String::new();
+    for &(host, port, answer) in ASKS {
+        let to = authority(host, port);
+        let by = |listener: &str, credentials: &str| {
+            let mut client = Client::connect(scene.lab(), listener.parse().unwrap());
+            client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{credentials}\r\n").as_bytes());
+            let response = client.response();
+            (response.status, response.reason().map(str::to_owned))
+        };
+        for (kind, (status, shown)) in [
+            ("token", by(PROXY, token)),
+            ("listener", by(BY_LISTENER, "")),
+            ("source", by(BY_SOURCE, "")),
+            ("unix", by_unix(&socket, &to)),
+        ] {
+            let (decision, reason) = logged(&scene, "connect");
+            let shown = shown.filter(|_| status != 200);
+            let found = (by_status(status, decision), consistent(reason, shown));
+            let wanted = (answer.decision().to_owned(), answer.reason().map(str::to_owned));
+            if found != wanted {
+                writeln!(wrong, "by {kind} {to}: {found:?}, wanted {wanted:?}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let lines = scene.gateway().audit();
+    let strangers =
+        lines.iter().filter(|line| line["event"] == "decision" && line["sandbox"] != "s1").count();
+    assert_eq!(strangers, 0);
+}
+
+/// The status and the reason of a CONNECT over a unix socket.
+fn by_unix(socket: &Path, to: &str) -> (u16, Option<String>) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+        head.extend(byte);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let status = head.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_default();
+    let reason = head.lines().find_map(|line| line.strip_prefix("Tidegate-Reason: "));
+    (status, reason.map(str::to_owned))
 }
 
 /// A decision and its reason, as a client and the audit log saw it.
