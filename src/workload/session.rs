@@ -242,6 +242,7 @@ async fn watch(open: Option<Open>) -> String {
         None => std::future::pending().await,
         Some(open) => match open.watch().await {
             Ended::LinkAppeared(link) => format!("link {link} appeared in it"),
+            Ended::Removed => "its sandbox was removed".to_owned(),
             Ended::Broken(error) => error.to_string(),
         },
     }
