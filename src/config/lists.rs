@@ -44,6 +44,11 @@ impl Lists {
         Ok(list)
     }
 
+    /// Where they are read from.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.keys().map(PathBuf::as_path)
+    }
+
     /// What the files were when they were read.
     pub(crate) fn seen(&self) -> impl Iterator<Item = &Fingerprint> {
         self.0.values().filter_map(|held| held.seen.as_ref())

@@ -218,6 +218,32 @@ curl -s -o /dev/null -w '%{http_code}\n' http://listed.example.test/
 }
 
 #[test]
+fn what_a_config_names_is_hidden_with_it() {
+    both(|world| {
+        let folder = world.workspace();
+        let list = folder.join("lists/block.txt");
+        world.write(&list, "blocked.example\n");
+        let config = world.config();
+        let written = format!(
+            "[policy.base]\nlists = [\"file:{}\"]\n[dns]\nupstreams = [\"udp://198.51.100.53\"]\n",
+            list.canonicalize().unwrap().display()
+        );
+        fs::write(&config, written).unwrap();
+        for path in [list.parent().unwrap(), &list] {
+            fs::set_permissions(path, fs::Permissions::from_mode(if path.is_dir() { 0o755 } else { 0o644 }))
+                .unwrap();
+        }
+        let script = "cat lists/block.txt; echo x 2>/dev/null > lists/block.txt; rm -f lists/block.txt 2>/dev/null; \
+                      mv lists moved 2>/dev/null && echo moved; true";
+        let output = world
+            .run_exactly(&["--config", config.to_str().unwrap(), "--policy", "base"], &["sh", "-c", script]);
+        assert_eq!(text(&output.stdout), "", "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(fs::read_to_string(&list).unwrap(), "blocked.example\n");
+    });
+}
+
+#[test]
 fn a_foreign_abi_ends_the_process() {
     if !cfg!(target_arch = "x86_64") {
         eprintln!("skipped: the foreign system calls are those of x86-64");
