@@ -244,7 +244,6 @@ async fn watch(open: Option<Open>) -> String {
             Ended::LinkAppeared(link) => format!("link {link} appeared in it"),
             Ended::Removed => "its sandbox was removed".to_owned(),
             Ended::Broken(error) => error.to_string(),
-            Ended::Removed => "its sandbox was removed".to_owned(),
         },
     }
 }
