@@ -1,5 +1,6 @@
 //! `tidegate run`, as root and as an ordinary user: what a command in the sandbox sees, may do, and cannot.
 
+mod corpus;
 mod hostile;
 mod life;
 mod place;

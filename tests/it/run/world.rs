@@ -85,9 +85,15 @@ impl World {
             eprintln!("skipped: runs of two users need root to start them");
             return None;
         }
-        let zone = ["listed.example.test", "other.example.test", "echo.example.test", "learned.example.com"]
-            .iter()
-            .fold(Zone::new(), |zone, name| zone.with(name, &["A 203.0.113.10"]).unwrap());
+        let zone = [
+            "listed.example.test",
+            "other.example.test",
+            "echo.example.test",
+            "learned.example.com",
+            "api.example.com",
+        ]
+        .iter()
+        .fold(Zone::new(), |zone, name| zone.with(name, &["A 203.0.113.10"]).unwrap());
         let dns = DnsServer::serve(lab.world(), "198.51.100.53:53".parse().unwrap(), zone).unwrap();
         let origins = [80, 443, 5432, 5433].map(|port| {
             let behave = |to: std::net::SocketAddr| {
