@@ -171,6 +171,16 @@ pub(crate) fn install_filter(program: &[Instruction]) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What refuses rings (io_uring) to this process, if anything does. None is made.
+pub(crate) fn refusal_of_rings() -> Option<io::Error> {
+    let entries: libc::c_uint = 0;
+    // SAFETY: the kernel copies its parameters from the second argument before it does anything else, and a null pointer
+    // is none of this process: it then says EFAULT and has written nothing. Nothing of ours is pointed to.
+    let done = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, std::ptr::null::<libc::c_void>()) };
+    let error = io::Error::last_os_error();
+    (done != 0 && !matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL))).then_some(error)
+}
+
 /// Gives a signal its default action back: a parent may have let this process ignore it (execve(2) keeps that).
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use super::output::{harmless, print};
 use crate::probe::{Known, Report, Verdict, probe};
 
 const EXAMPLE: &str = "Example:
-  tidegate run --allow api.example.com -- tidegate probe
+  tidegate run --allow api.example.com --probe
   tidegate probe --json
 
 Exit status: 0 contained, 1 escaped, 2 unproven.";

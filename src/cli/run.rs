@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::audit::{self, SandboxChange};
 use crate::config::{self, Config, ConfigError, Invocation};
 use crate::logging::LogLevel;
+use crate::probe::Controls;
 use crate::workload::{
     FileSystem, Helper, Options, Outcome, Prepared, Published, RunError, Session, Summary, eprint, prepare,
 };
@@ -35,6 +36,8 @@ was run, or it was ended), 126 where the command cannot be executed, 127 where i
 
 /// A status of our own, as env(1) and timeout(1) have it.
 pub(super) const FAILED: u8 = 125;
+/// What the probe says where something was reached.
+const ESCAPED: u8 = 1;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -92,8 +95,11 @@ pub(super) struct Run {
     /// Write the summary of the run to this file, as JSON
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// In place of a command, try every way out (tidegate probe), with servers outside that must not be reached
+    #[arg(long, conflicts_with_all = ["command", "allow_weak"])]
+    probe: bool,
     /// The command and its arguments, after --
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "probe", value_name = "CMD")]
     command: Vec<OsString>,
     #[arg(skip)]
     name: OsString,
@@ -144,6 +150,10 @@ impl Run {
     }
 
     fn go(&mut self) -> Result<u8, Failed> {
+        let controls = self.probe.then(Controls::bind).transpose()?;
+        if let Some(controls) = &controls {
+            self.probe_instead(controls)?;
+        }
         self.name = self.command.first().cloned().unwrap_or_default();
         let mut run = self.prepare()?;
         for note in &run.prepared.notes {
@@ -166,6 +176,9 @@ impl Run {
         let summary_file = self.summary.as_deref().map(create).transpose()?;
         let _log = LogLevel::init(run.config.log.min(Level::WARN));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        if let Some(controls) = &controls {
+            controls.serve()?;
+        }
         let summary = Arc::new(Summary::default());
         let ended = runtime.block_on(self.serve(&run, helper, proxy, Arc::clone(&summary)));
         // A thread may wait for keys for ever.
@@ -174,6 +187,8 @@ impl Run {
             Ok(ended) => self.status(ended),
             Err(_) => FAILED,
         };
+        let reached = controls.map_or(0, |controls| controls.contacts());
+        let code = if reached == 0 { code } else { ESCAPED };
         let text = summary.text();
         if !text.is_empty() {
             let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -185,6 +200,15 @@ impl Run {
                 .map_err(|why| Failed::File { path, why })?;
         }
         ended.map(|_| code)
+    }
+
+    /// The probe is this program again: it must see it, and must not be able to write it.
+    fn probe_instead(&mut self, controls: &Controls) -> io::Result<()> {
+        let program = std::env::current_exe()?;
+        let words = ["probe".to_owned(), "--controls".to_owned(), controls.known().to_string()];
+        self.command = [program.clone().into()].into_iter().chain(words.map(OsString::from)).collect();
+        self.ro.push(program);
+        Ok(())
     }
 
     /// Everything that is decided while there is one thread.

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 
 use super::ground::Ground;
 use super::{Line, socket};
+use crate::sys;
 
 pub(super) fn lines(ground: &Ground<'_>) -> Vec<Line> {
     vec![tun(ground), rings(ground), switches()]
@@ -28,6 +29,9 @@ fn rings(ground: &Ground<'_>) -> Line {
         fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() == "2");
     if switched_off {
         return Line::contained(WAY, "the kernel has it switched off (kernel.io_uring_disabled = 2)");
+    }
+    if let Some(refusal) = sys::refusal_of_rings() {
+        return Line::contained(WAY, format!("no ring can be made: {}", socket::told(&refusal)));
     }
     Line::unproven(
         WAY,

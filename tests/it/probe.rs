@@ -187,6 +187,22 @@ fn what_the_gateway_refuses_is_seen_by_it_and_a_late_wire_is_told() {
     drop(attached);
 }
 
+/// The whole sandbox, with controls outside: nothing is left unproven.
+#[test]
+fn run_proves_every_way_contained() {
+    let workspace = tempfile::tempdir().unwrap();
+    let mut run = verb(["run", "--allow", "api.example", "--probe"]);
+    let ran = run.current_dir(workspace.path()).stdin(Stdio::null()).output().unwrap();
+    let (told, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    if ran.status.code() == Some(125) {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{told}{said}");
+    assert!(told.contains(" 0 escaped, 0 unproven"), "{told}");
+    assert_eq!(told.matches("works outside, and here:").count(), 2, "{told}");
+}
+
 #[expect(clippy::disallowed_methods, reason = "a wire is made by a tool")]
 fn tool(name: &str) -> std::process::Command {
     std::process::Command::new(name)
