@@ -78,7 +78,7 @@ fn keys_that_are_signals_are_the_commands() {
         );
         let seen = on_a_terminal(world, &words, &[("ready", "\u{3}")]);
         assert!(seen.contains("interrupted\n") && seen.contains("status 5"), "{seen}");
-        let words = run_words(world, &["sh", "-c", "echo ready; sleep 30"]);
+        let words = run_words(world, &["sh", "-c", "echo ready; while :; do sleep 0.05; done"]);
         let seen = on_a_terminal(world, &words, &[("ready", "\u{3}")]);
         assert!(seen.contains("status 130"), "{seen}");
         let words = run_words(world, &["sh", "-c", "echo ready; cat; echo end"]);
