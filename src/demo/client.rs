@@ -1,7 +1,7 @@
 //! Clients of the demo: the least that speaks each protocol, and says in one line what came back.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
@@ -25,6 +25,7 @@ pub(super) fn ask(stage: &Stage, step: &Step) -> io::Result<String> {
         Asks::Connect { to, sni } => connect(stage.connect()?, to, sni),
         Asks::Http { method, host, path } => http(stage.connect()?, method, host, path),
         Asks::Socks5 { host } => socks5(stage.connect()?, host),
+        Asks::Captured { to, sni } => captured(stage, to, sni),
         Asks::Lookup { name } => look_up(stage, name),
     }
 }
@@ -65,18 +66,40 @@ fn socks5(mut stream: TcpStream, host: &str) -> io::Result<String> {
     }
 }
 
-fn look_up(stage: &Stage, name: &str) -> io::Result<String> {
+fn captured(stage: &Stage, to: &str, sni: &str) -> io::Result<String> {
+    let (host, port) = to.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
+    let address = match host.parse() {
+        Ok(address) => address,
+        Err(_) => {
+            // Any server will do: every question arrives at the gateway.
+            let reply = query(&stage.udp_inside()?, (Ipv4Addr::new(192, 0, 2, 53), 53).into(), host)?;
+            let found = reply.answers.iter().find_map(|record| record.data.ip_addr());
+            found.ok_or(io::ErrorKind::NotFound)?
+        }
+    };
+    let mut stream =
+        stage.connect_inside(SocketAddr::new(address, port.parse().map_err(io::Error::other)?))?;
+    // It may be reset already; what was said before is what counts.
+    let _ = stream.write_all(&client_hello(sni)?);
+    Ok(after_hello(&mut stream))
+}
+
+/// Asks a name server for IPv4 addresses.
+fn query(socket: &UdpSocket, server: SocketAddr, name: &str) -> io::Result<Message> {
     let mut asked = Name::from_ascii(name).map_err(io::Error::other)?;
     asked.set_fqdn(true);
     let mut query = Message::query();
     query.metadata.recursion_desired = true;
     query.add_query(Query::query(asked, RecordType::A));
     query.set_edns(Edns::new());
-    let socket = stage.udp()?;
-    socket.send_to(&query.to_vec().map_err(io::Error::other)?, stage.dns)?;
+    socket.send_to(&query.to_vec().map_err(io::Error::other)?, server)?;
     let mut buffer = [0; 1232];
     let (length, _) = socket.recv_from(&mut buffer)?;
-    let reply = Message::from_vec(buffer.get(..length).unwrap_or_default()).map_err(io::Error::other)?;
+    Message::from_vec(buffer.get(..length).unwrap_or_default()).map_err(io::Error::other)
+}
+
+fn look_up(stage: &Stage, name: &str) -> io::Result<String> {
+    let reply = query(&stage.udp()?, stage.dns, name)?;
     let code = match reply.metadata.response_code {
         ResponseCode::NoError => "NOERROR",
         ResponseCode::NXDomain => "NXDOMAIN",

@@ -5,6 +5,7 @@
 
 mod client;
 mod report;
+mod sandbox;
 mod stage;
 mod steps;
 
@@ -61,7 +62,7 @@ pub fn run() -> Result<Report, DemoError> {
         let gateway = scope.spawn(|| stage.serve(&ready, stopped));
         let played = match started.recv() {
             Ok(Ok(())) => play(&stage).map_err(DemoError::from),
-            Ok(Err(error)) => Err(DemoError::Start(error)),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(io::Error::other("the gateway's thread ended before it served").into()),
         };
         drop(stop);
@@ -117,6 +118,12 @@ mod tests {
     fn every_decision_of_the_demo_is_as_the_policy_says() {
         let report = run().expect("the demo runs, with namespaces or without");
         assert!(report.is_as_expected(), "{report}");
+        // Where the machine permits a network of its own.
+        let text = report.to_string();
+        assert!(
+            text.contains("\ntcp ") || text.contains("permits no") || text.contains("not shown"),
+            "{text}"
+        );
         for word in ["connect", "http", "socks5", "dns", "not_listed", "metadata_endpoint"] {
             assert!(report.to_string().contains(word), "{word}: {report}");
         }

@@ -38,6 +38,9 @@ impl Report {
                 explained(stage)
             );
         }
+        if let Some(why) = stage.no_sandbox() {
+            let _ = writeln!(text, "\nCaptured connections are not shown: {}", error_chain(why));
+        }
         text.push_str("\nThe audit log, as `tidegate log` shows it:\n\n");
         for line in &lines {
             let _ = writeln!(text, "{}", log_row(line));
@@ -128,6 +131,8 @@ fn ask(step: &Step) -> Option<Ask> {
             method: (*method).into(),
             path: path.split('?').next().unwrap_or_default().into(),
         },
+        // It is judged by what it shows, which is seen in a network of its own only.
+        Asks::Captured { .. } => return None,
         Asks::Lookup { name } => Ask::Lookup { name: Hostname::parse(name).ok()?, qtype: QType::A },
     })
 }
@@ -138,6 +143,7 @@ impl Asks {
             Self::Connect { .. } => "connect",
             Self::Http { .. } => "http",
             Self::Socks5 { .. } => "socks5",
+            Self::Captured { .. } => "tcp",
             Self::Lookup { .. } => "dns",
         }
     }
@@ -146,8 +152,12 @@ impl Asks {
 impl fmt::Display for Asks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect { to, sni } if sni.is_empty() || to.starts_with(sni) => f.write_str(to),
-            Self::Connect { to, sni } => write!(f, "{to}, SNI {sni}"),
+            Self::Connect { to, sni } | Self::Captured { to, sni }
+                if sni.is_empty() || to.starts_with(sni) =>
+            {
+                f.write_str(to)
+            }
+            Self::Connect { to, sni } | Self::Captured { to, sni } => write!(f, "{to}, SNI {sni}"),
             Self::Http { method, host, path } => write!(f, "{method} http://{host}{path}"),
             Self::Socks5 { host } => write!(f, "{host}:443"),
             Self::Lookup { name } => write!(f, "{name} A"),

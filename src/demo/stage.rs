@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use policy::SandboxId;
 use tokio::sync::oneshot;
 
-use super::steps::{POLICY, Step, ZONE};
-use crate::app::{App, StartError};
+use super::DemoError;
+use super::sandbox::Sandbox;
+use super::steps::{Asks, POLICY, Step, ZONE};
+use crate::app::App;
 use crate::lab::dns::DnsServer;
 use crate::lab::origin::{Behaviour, Origin};
 use crate::lab::{self, GATEWAY_INSIDE, Lab, LabUnavailable, Zone};
+use crate::netns::handover::Checked;
 
 /// A client of the demo waits this long for anything.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,6 +42,7 @@ pub(super) struct Stage {
 struct World {
     lab: Lab,
     dns: DnsServer,
+    sandbox: io::Result<Sandbox>,
     _origins: [Origin; 2],
 }
 
@@ -70,8 +75,33 @@ impl Stage {
         self.world.as_ref().ok().map(|world| &world.dns)
     }
 
+    /// Why there is no sandbox with a network of its own, in a stand-in internet.
+    pub(super) fn no_sandbox(&self) -> Option<&io::Error> {
+        self.world.as_ref().ok()?.sandbox.as_ref().err()
+    }
+
     pub(super) fn can_play(&self, step: &Step) -> bool {
-        self.world.is_ok() || !step.needs_world
+        match step.asks {
+            Asks::Captured { .. } => self.sandbox().is_ok(),
+            _ => self.world.is_ok() || !step.needs_world,
+        }
+    }
+
+    fn sandbox(&self) -> io::Result<&Sandbox> {
+        let world = self.world.as_ref().map_err(|_| io::ErrorKind::Unsupported)?;
+        world.sandbox.as_ref().map_err(|_| io::ErrorKind::Unsupported.into())
+    }
+
+    /// A connection to any address, as a client in a network of its own opens it.
+    pub(super) fn connect_inside(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        patient(self.sandbox()?.connect(to)?)
+    }
+
+    /// A socket in that network.
+    pub(super) fn udp_inside(&self) -> io::Result<UdpSocket> {
+        let socket = self.sandbox()?.udp()?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(socket)
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -88,9 +118,7 @@ impl Stage {
             Ok(world) => world.lab.gateway().tcp_connect(self.proxy, PATIENCE),
             Err(_) => lab::tcp_connect_here(self.proxy, PATIENCE),
         }?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(stream)
+        patient(stream)
     }
 
     /// A socket from which a client in the sandbox would ask the gateway for names.
@@ -107,13 +135,14 @@ impl Stage {
     /// Serves until told to stop, as `tidegate serve` does.
     pub(super) fn serve(
         &self,
-        ready: &Sender<Result<(), StartError>>,
+        ready: &Sender<Result<(), DemoError>>,
         stopped: oneshot::Receiver<()>,
     ) -> io::Result<()> {
         let serving = || {
             // One thread, since a thread's namespace is its own: every socket is then made where this one is.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(serve(&self.config(), ready, stopped));
+            let sockets = self.sandbox().ok().and_then(Sandbox::take);
+            runtime.block_on(serve(&self.config(), sockets, ready, stopped));
             Ok(())
         };
         match &self.world {
@@ -137,19 +166,35 @@ impl Stage {
 /// The DNS server of the stand-in internet. On the loopback stage nothing is asked there: every step is denied before.
 const UPSTREAM: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 
-async fn serve(config: &Path, ready: &Sender<Result<(), StartError>>, stopped: oneshot::Receiver<()>) {
-    match App::start(config).await {
-        Ok(app) => {
-            let running = app.serve();
-            // Whoever no longer listens stops the gateway at once.
-            let _ = ready.send(Ok(()));
-            let _ = stopped.await;
-            running.drain().await;
-        }
-        Err(error) => {
-            let _ = ready.send(Err(error));
-        }
-    }
+async fn serve(
+    config: &Path,
+    sockets: Option<Checked>,
+    ready: &Sender<Result<(), DemoError>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    // Whoever no longer listens stops the gateway at once.
+    let app = match App::start(config).await {
+        Ok(app) => app,
+        Err(error) => return drop(ready.send(Err(DemoError::Start(error)))),
+    };
+    let running = app.serve();
+    let agent = SandboxId::parse("agent").zip(sockets);
+    let opened = agent.map(|(agent, sockets)| running.open_namespace(agent, sockets)).transpose();
+    let namespace = match opened {
+        Ok(namespace) => namespace,
+        Err(error) => return drop(ready.send(Err(io::Error::other(error).into()))),
+    };
+    let _ = ready.send(Ok(()));
+    let _ = stopped.await;
+    drop(namespace);
+    running.drain().await;
+}
+
+/// A stream whose other end is not waited for without end.
+fn patient(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 /// Builds the namespaces: as they are permitted to root, or in a user namespace.
@@ -172,7 +217,7 @@ impl World {
         let tls = Origin::serve(lab.world(), every_host(443), |_| {
             Behaviour::Custom(std::sync::Arc::new(see_hello))
         })?;
-        Ok(Self { lab, dns, _origins: [http, tls] })
+        Ok(Self { lab, dns, sandbox: Sandbox::build(), _origins: [http, tls] })
     }
 }
 

@@ -52,6 +52,9 @@ pub(super) enum Asks {
     Http { method: &'static str, host: &'static str, path: &'static str },
     /// SOCKS5 with a domain name, to port 443.
     Socks5 { host: &'static str },
+    /// A connection by a client in a network of its own, which knows of no proxy, and then a TLS ClientHello with this
+    /// name. Where it is to a name, the client looks that up.
+    Captured { to: &'static str, sni: &'static str },
     /// A DNS look-up of A records.
     Lookup { name: &'static str },
 }
@@ -70,6 +73,10 @@ const fn allowed(asks: Asks) -> Step {
 
 const fn connect(to: &'static str, sni: &'static str) -> Asks {
     Asks::Connect { to, sni }
+}
+
+const fn captured(to: &'static str, sni: &'static str) -> Asks {
+    Asks::Captured { to, sni }
 }
 
 const fn http(method: &'static str, host: &'static str, path: &'static str) -> Asks {
@@ -96,6 +103,11 @@ pub(super) const STEPS: &[Step] = &[
     denied(http("GET", "attacker.test", "/?data=secret"), Reason::NotListed),
     allowed(Asks::Socks5 { host: "api.example.com" }),
     denied(Asks::Socks5 { host: "attacker.test" }, Reason::NotListed),
+    allowed(captured("api.example.com:443", "api.example.com")),
+    // The address that the client chose is not dialled: the name is resolved by the gateway.
+    allowed(captured("203.0.113.66:443", "api.example.com")),
+    denied_late(captured("203.0.113.66:443", "attacker.test"), Reason::NotListed),
+    denied_late(captured("169.254.169.254:443", "api.example.com"), Reason::MetadataEndpoint),
     allowed(Asks::Lookup { name: "api.example.com" }),
     denied(Asks::Lookup { name: "secret.attacker.test" }, Reason::NotListed),
     denied_late(Asks::Lookup { name: "private.svc.example.com" }, Reason::AddressNotPublic),
