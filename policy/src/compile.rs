@@ -1,12 +1,13 @@
 //! Compiling: from the tables that authors wrote to the policy that is served.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::identity::Identities;
 use crate::policy::Policy;
 use crate::rule::{Action, RuleRef};
 use crate::ruleset::{RuleSet, RuleView};
+use crate::shared::SharedMap;
 use crate::source::{RuleConflict, Source};
 use crate::tables::Tables;
 
@@ -27,7 +28,7 @@ impl Policy {
         let mut conflicts = Vec::new();
         // Many sandboxes share their policies, and then their conflicts.
         let mut judged = HashSet::new();
-        let mut sandboxes = HashMap::new();
+        let mut sandboxes = SharedMap::default();
         for table in source.sandboxes {
             let sandbox = tables.sandbox(table);
             if judged.insert(sandbox.sets.iter().map(Arc::as_ptr).collect::<Vec<_>>()) {

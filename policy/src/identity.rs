@@ -9,7 +9,7 @@
 mod change;
 mod credentials;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -17,6 +17,7 @@ use ipnet::IpNet;
 pub use self::credentials::{Credentials, TokenHash};
 use crate::reason::Reason;
 use crate::sandbox::{ListenerName, Peer, SandboxId};
+use crate::shared::SharedMap;
 
 /// One entry of `identify`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,10 +125,10 @@ impl Stranger {
 /// The compiled `identify` entries of all sandboxes.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
-    tokens: HashMap<TokenHash, Vec<(SandboxId, Keys)>>,
-    listeners: HashMap<ListenerName, Reserved>,
+    tokens: SharedMap<TokenHash, Vec<(SandboxId, Keys)>>,
+    listeners: SharedMap<ListenerName, Reserved>,
     /// Entries of a network alone, by the length of its prefix, so that a thousand sandboxes cost one look-up a length.
-    sources: BTreeMap<u8, HashMap<IpNet, SandboxId>>,
+    sources: BTreeMap<u8, SharedMap<IpNet, SandboxId>>,
     default: Option<SandboxId>,
 }
 
@@ -162,7 +163,7 @@ impl Identities {
     fn insert_keys(&mut self, id: &SandboxId, keys: &Keys) {
         let Keys { token, listener, source, .. } = keys;
         if let Some(name) = listener {
-            let reserved = self.listeners.entry(name.clone()).or_default();
+            let reserved = self.listeners.get_or_default(name.clone());
             reserved.sandboxes.insert(id.clone());
             reserved.takes_tokens |= token.is_some();
             if token.is_none() {
@@ -170,7 +171,7 @@ impl Identities {
             }
         }
         match (token, listener, source) {
-            (Some(hash), ..) => self.tokens.entry(*hash).or_default().push((id.clone(), keys.clone())),
+            (Some(hash), ..) => self.tokens.get_or_default(*hash).push((id.clone(), keys.clone())),
             (None, None, Some(net)) => {
                 self.sources.entry(net.prefix_len()).or_default().insert(net.trunc(), id.clone());
             }
@@ -250,7 +251,7 @@ impl Identities {
 
     /// The networks by which sandboxes are known.
     pub fn sources(&self) -> impl Iterator<Item = IpNet> {
-        let alone = self.sources.values().flat_map(HashMap::keys).copied();
+        let alone = self.sources.values().flat_map(SharedMap::keys).copied();
         let with_token = self.tokens.values().flatten().filter_map(|(_, keys)| keys.source);
         let with_listener = self.listeners.values().flat_map(|reserved| &reserved.plain);
         alone.chain(with_token).chain(with_listener.filter_map(|(_, keys)| keys.source))

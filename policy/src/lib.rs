@@ -36,6 +36,7 @@ pub mod roster;
 pub mod rule;
 pub mod ruleset;
 pub mod sandbox;
+pub mod shared;
 pub mod socket;
 pub mod source;
 pub mod special;

@@ -1,6 +1,6 @@
 //! The compiled policy of a gateway: every sandbox with its rules, and what holds for all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::attempt::Ask;
@@ -13,6 +13,7 @@ use crate::reason::Reason;
 use crate::rule::{Ech, RuleRef};
 use crate::ruleset::RuleSet;
 use crate::sandbox::SandboxId;
+use crate::shared::SharedMap;
 use crate::special::AddressBook;
 use crate::tables::Tables;
 use crate::time::Timestamp;
@@ -67,7 +68,7 @@ impl Sandbox {
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     /// Every sandbox by its name.
-    pub sandboxes: HashMap<SandboxId, Arc<Sandbox>>,
+    pub sandboxes: SharedMap<SandboxId, Arc<Sandbox>>,
     /// How clients are told apart.
     pub identities: Identities,
     /// What the gateway knows of addresses.

@@ -2,6 +2,7 @@
 
 use super::{Evidence, Identities, Keys};
 use crate::sandbox::SandboxId;
+use crate::shared::SharedMap;
 
 impl Identities {
     /// Knows a sandbox by one more entry. It must overlap no other: [`Identities::overlapping`] tells.
@@ -77,7 +78,7 @@ impl Identities {
         let by_token = self.tokens.values().flatten();
         let by_listener = self.listeners.values().flat_map(|reserved| &reserved.plain);
         let written = by_token.chain(by_listener).map(|(id, keys)| (id, keys.clone()));
-        let by_source = self.sources.values().flatten();
+        let by_source = self.sources.values().flat_map(SharedMap::iter);
         written.chain(by_source.map(|(net, id)| (id, Keys { source: Some(*net), ..Keys::default() })))
     }
 }
