@@ -259,6 +259,10 @@ impl Sandboxes {
         });
         let mut unknown = named.filter(|name| !self.parts.listeners.contains(name));
         match unknown.next() {
+            Some(name) if name.starts_with("unix:") => {
+                let hint = "sockets are opened for sandboxes of the config alone; know this one by its token";
+                Err(Refusal::Conflict(format!("the gateway has no listener {name:?}: {hint}")))
+            }
             Some(name) => Err(Refusal::Conflict(format!("the gateway has no listener {name:?}"))),
             None => Ok(()),
         }

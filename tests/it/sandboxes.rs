@@ -218,6 +218,7 @@ fn what_cannot_be_added_is_told_with_its_key() {
         (json!({ "polices": [] }), 422, "mistakes", "polices"),
         (json!({ "identify": [{ "default": true }] }), 422, "mistakes", "\"at\":\"identify[0]\""),
         (json!({ "identify": [{ "listener": "127.0.0.1:9" }] }), 409, "conflict", "no listener"),
+        (json!({ "identify": [{ "unix": "/run/tidegate-test/a/p.sock" }] }), 409, "conflict", "by its token"),
         (json!({ "id": "fixed" }), 409, "conflict", "fixed"),
         (json!({ "id": "a/b" }), 400, "bad_request", "a/b"),
         (json!({ "ttl": "soon" }), 400, "bad_request", "ttl"),
