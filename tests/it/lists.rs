@@ -83,7 +83,8 @@ fn a_changed_list_is_in_force_after_a_moment_and_a_broken_one_never() {
         tunnel.read_more(std::time::Duration::from_millis(20));
         tunnel.ended().then_some(())
     });
-    assert_eq!(reloads(&scene).len(), 1);
+    // In force before it is told.
+    eventually("the reload is told", || (reloads(&scene).len() == 1).then_some(()));
     write(&list, "ads.example.com\n@@||late.example.com^\n");
     let told = eventually("the list is refused", || reloads(&scene).get(1).cloned());
     assert!(told["detail"].as_str().unwrap().contains("ads.txt:2:1: an exception"), "{told}");
