@@ -1,5 +1,5 @@
 //! The nf_tables rules of a sandbox's namespace, as values: shown in the language of nft(8), encoded for the kernel by
-//! [`super::nftables`].
+//! `nftables`.
 //!
 //! The namespace has no way out without them. They send every stream to the gateway, and make the rest fail at once
 //! instead of reaching sockets of the sandbox's own; what they drop on other links than `lo` is the second wall behind
