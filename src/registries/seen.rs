@@ -23,7 +23,7 @@ const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
 /// Something that was seen and not used.
 #[derive(Debug, PartialEq)]
 pub struct Seen {
-    /// `$PIP_INDEX_URL`, or `/work/.npmrc:3`.
+    /// `$PIP_INDEX_URL`, or `/home/u/project/.npmrc:3`.
     pub place: String,
     /// Where it leads; `None` for a variable that names a config file.
     pub url: Option<Url>,
