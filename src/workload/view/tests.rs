@@ -27,7 +27,7 @@ impl Machine for Stage {
 }
 
 fn machine(more: &[&str], sockets: &[&str]) -> Stage {
-    let usual = ["/tmp/", "/var/tmp/", "/run/", "/dev/shm/", "/home/u/", "/home/u/work/", "/etc/"];
+    let usual = ["/tmp/", "/var/tmp/", "/run/", "/dev/shm/", "/home/u/", "/home/u/project/", "/etc/"];
     let (mut kinds, mut links) = (BTreeMap::new(), BTreeMap::from([("/var/run".into(), "/run".into())]));
     for text in usual.iter().chain(more) {
         if let Some((from, to)) = text.split_once(" -> ") {
@@ -83,7 +83,7 @@ fn planned(wishes: &Wishes, machine: &Stage) -> Vec<String> {
 #[test]
 fn by_default_only_the_working_directory_is_written() {
     let machine = machine(&["/home/u/.ssh/", "/home/u/.config/gh/"], &[]);
-    let mut wishes = wishes("/home/u/work");
+    let mut wishes = wishes("/home/u/project");
     wishes.runtime = Some("/run/user/1000".into());
     assert_eq!(
         planned(&wishes, &machine),
@@ -95,7 +95,7 @@ fn by_default_only_the_working_directory_is_written() {
             "private /run 755",
             "private /run/user/1000 700",
             "home /home/u without [/home/u/.config/gh /home/u/.ssh]",
-            "open /home/u/work Write",
+            "open /home/u/project Write",
         ]
     );
 }
@@ -103,7 +103,7 @@ fn by_default_only_the_working_directory_is_written() {
 #[test]
 fn options_open_and_hide_the_inner_after_the_outer() {
     let machine = machine(&["/srv/data/", "/srv/data/keys/", "/srv/data/keys/one", "/tmp/in/"], &[]);
-    let mut wishes = wishes("/home/u/work");
+    let mut wishes = wishes("/home/u/project");
     wishes.write = paths(&["/tmp/in"]);
     wishes.read = paths(&["/srv/data/keys/one"]);
     wishes.hide = paths(&["/srv/data/keys"]);
@@ -112,7 +112,7 @@ fn options_open_and_hide_the_inner_after_the_outer() {
         plan[6..],
         [
             "open /tmp/in Write",
-            "open /home/u/work Write",
+            "open /home/u/project Write",
             "hide /srv/data/keys Folder",
             "open /srv/data/keys/one Read",
         ]
@@ -122,21 +122,21 @@ fn options_open_and_hide_the_inner_after_the_outer() {
 #[test]
 fn sockets_of_the_host_are_hidden_where_they_could_be_connected_to() {
     let sockets =
-        ["/var/lib/mysql/mysql.sock", "/run/docker.sock", "/home/u/.agent.sock", "/home/u/work/dev.sock"];
+        ["/var/lib/mysql/mysql.sock", "/run/docker.sock", "/home/u/.agent.sock", "/home/u/project/dev.sock"];
     let machine = machine(&sockets, &sockets);
-    let mut wishes = wishes("/home/u/work");
+    let mut wishes = wishes("/home/u/project");
     // Those in /run are gone, and those of the home directory answer nobody through the overlay.
     assert_eq!(
         planned(&wishes, &machine)[7..],
-        ["hide /home/u/work/dev.sock File", "hide /var/lib/mysql/mysql.sock File"]
+        ["hide /home/u/project/dev.sock File", "hide /var/lib/mysql/mysql.sock File"]
     );
-    wishes.sockets = paths(&["/run/docker.sock", "/home/u/work/dev.sock"]);
+    wishes.sockets = paths(&["/run/docker.sock", "/home/u/project/dev.sock"]);
     assert_eq!(
         planned(&wishes, &machine)[6..],
         [
             "open /run/docker.sock Read",
-            "open /home/u/work Write",
-            "open /home/u/work/dev.sock Read",
+            "open /home/u/project Write",
+            "open /home/u/project/dev.sock Read",
             "hide /var/lib/mysql/mysql.sock File"
         ]
     );
@@ -144,27 +144,27 @@ fn sockets_of_the_host_are_hidden_where_they_could_be_connected_to() {
 
 #[test]
 fn tidegates_own_files_are_hidden_and_cannot_be_moved_away() {
-    let machine = machine(&["/home/u/work/a/", "/home/u/work/a/b/", "/home/u/work/a/b/tidegate.toml"], &[]);
-    let mut wishes = wishes("/home/u/work");
-    wishes.own.hidden = paths(&["/home/u/work/a/b/tidegate.toml", "/etc/tidegate"]);
+    let machine = machine(&["/home/u/project/a/", "/home/u/project/a/b/", "/home/u/project/a/b/tidegate.toml"], &[]);
+    let mut wishes = wishes("/home/u/project");
+    wishes.own.hidden = paths(&["/home/u/project/a/b/tidegate.toml", "/etc/tidegate"]);
     assert_eq!(
         planned(&wishes, &machine)[7..],
-        ["pin /home/u/work/a", "pin /home/u/work/a/b", "hide /home/u/work/a/b/tidegate.toml File"]
+        ["pin /home/u/project/a", "pin /home/u/project/a/b", "hide /home/u/project/a/b/tidegate.toml File"]
     );
     // Whatever was asked for.
-    wishes.write = paths(&["/home/u/work/a/b/tidegate.toml"]);
+    wishes.write = paths(&["/home/u/project/a/b/tidegate.toml"]);
     let plan = planned(&wishes, &machine);
-    assert_eq!(plan.last().unwrap(), "hide /home/u/work/a/b/tidegate.toml File");
+    assert_eq!(plan.last().unwrap(), "hide /home/u/project/a/b/tidegate.toml File");
 }
 
 #[test]
 fn the_program_itself_is_not_written() {
-    let machine = machine(&["/home/u/work/target/", "/home/u/work/target/tidegate"], &[]);
-    let mut wishes = wishes("/home/u/work");
-    wishes.own.programs = paths(&["/home/u/work/target/tidegate"]);
+    let machine = machine(&["/home/u/project/target/", "/home/u/project/target/tidegate"], &[]);
+    let mut wishes = wishes("/home/u/project");
+    wishes.own.programs = paths(&["/home/u/project/target/tidegate"]);
     assert_eq!(
         planned(&wishes, &machine)[7..],
-        ["pin /home/u/work/target", "open /home/u/work/target/tidegate Read"]
+        ["pin /home/u/project/target", "open /home/u/project/target/tidegate Read"]
     );
 }
 
@@ -176,7 +176,7 @@ fn a_place_where_a_config_would_be_found_is_not_given_away() {
     let path = PathBuf::from("/home/u/.config/tidegate/tidegate.toml");
     assert_eq!(wishes.plan(&stage), Err(ViewError::Reserved { path }));
     // In the home directory it would be thrown away.
-    wishes.directory = "/home/u/work".into();
+    wishes.directory = "/home/u/project".into();
     assert!(wishes.plan(&stage).is_ok());
 }
 
@@ -218,7 +218,7 @@ fn the_hosts_file_system_stays_but_for_sockets_and_tidegates_own() {
         &["/etc/tidegate/", "/home/u/.ssh/", "/home/u/.agent.sock", "/home/u/t/", "/home/u/t/a.jsonl"],
         &["/home/u/.agent.sock"],
     );
-    let mut wishes = wishes("/home/u/work");
+    let mut wishes = wishes("/home/u/project");
     wishes.files = FileSystem::Host;
     wishes.own.hidden = paths(&["/etc/tidegate", "/home/u/t/a.jsonl"]);
     assert_eq!(
@@ -228,7 +228,7 @@ fn the_hosts_file_system_stays_but_for_sockets_and_tidegates_own() {
             "private /var/tmp 1777",
             "private /run 755",
             "private /dev/shm 1777",
-            "open /home/u/work Write",
+            "open /home/u/project Write",
             "hide /home/u/.agent.sock File",
             "pin /etc",
             "hide /etc/tidegate Folder",
@@ -242,7 +242,7 @@ fn the_hosts_file_system_stays_but_for_sockets_and_tidegates_own() {
 
 #[test]
 fn what_is_named_and_not_there_is_told() {
-    let mut wishes = wishes("/home/u/work");
+    let mut wishes = wishes("/home/u/project");
     wishes.read = paths(&["/nowhere"]);
     let missing = ViewError::Missing { option: "--ro", path: "/nowhere".into() };
     assert_eq!(wishes.plan(&machine(&[], &[])), Err(missing));
