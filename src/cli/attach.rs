@@ -10,8 +10,8 @@ use clap::Args;
 use policy::SandboxId;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::end::End;
 use super::output::{complain, harmless};
 use super::{ConfigArgs, Outcome};
 use crate::admin::routes::namespaces::{PROTOCOL, READY};
@@ -148,7 +148,7 @@ fn at_socket(sandbox: &SandboxId, target: &Target, socket: &Path) -> Result<Outc
 
 /// Registers the namespace with a gateway that runs, and holds it.
 async fn at_running_gateway(sandbox: &SandboxId, target: &Target, socket: &Path) -> Result<Outcome, Failure> {
-    let mut told = Told::new()?;
+    let mut end = End::new()?;
     let stream = register(sandbox, socket)?;
     let guard = Guard::start(target, stream.as_fd().try_clone_to_owned()?)?;
     handover::answer(&stream).map_err(EnterError::from)?;
@@ -158,17 +158,17 @@ async fn at_running_gateway(sandbox: &SandboxId, target: &Target, socket: &Path)
     let mut said = String::new();
     let mut last_words = stream.take(ANSWER_LIMIT);
     tokio::select! {
-        () = told.arrive() => return Ok(detached(sandbox)),
+        () = end.told() => return Ok(detached(sandbox)),
         () = ended(&guard) => return Err(EnterError::Guard(None).into()),
         read = last_words.read_to_string(&mut said) => drop(read?),
     }
     let why = said.lines().find_map(|line| line.strip_prefix("shut: ")).ok_or(Failure::Gone)?;
-    shut(sandbox, &harmless(why.as_bytes()), &mut told, &guard).await
+    shut(sandbox, &harmless(why.as_bytes()), &mut end, &guard).await
 }
 
 /// Runs a gateway whose only client is the namespace, beside what its config lists.
 async fn as_gateway(sandbox: SandboxId, target: &Target, path: &Path) -> Result<Outcome, Failure> {
-    let mut told = Told::new()?;
+    let mut end = End::new()?;
     let host = host::Watch::start().map_err(StartError::from)?;
     let config = config::load(path, dns::clock::now(), host.addresses())?;
     if config.policy.sandbox(&sandbox).is_none() {
@@ -194,7 +194,7 @@ async fn as_gateway(sandbox: SandboxId, target: &Target, path: &Path) -> Result<
     let ending = {
         let mut watched = std::pin::pin!(open.watch());
         tokio::select! {
-            () = told.arrive() => {
+            () = end.told() => {
                 running.drain().await;
                 return Ok(detached(&sandbox));
             }
@@ -208,7 +208,7 @@ async fn as_gateway(sandbox: SandboxId, target: &Target, path: &Path) -> Result<
         Ended::Removed => "its sandbox was removed".to_owned(),
         Ended::Broken(error) => return Err(error.into()),
     };
-    let outcome = shut(&sandbox, &why, &mut told, &guard).await;
+    let outcome = shut(&sandbox, &why, &mut end, &guard).await;
     running.drain().await;
     outcome
 }
@@ -232,11 +232,11 @@ fn detached(sandbox: &SandboxId) -> Outcome {
 }
 
 /// The namespace is served no more. Links are kept off until the verb is told to end: who watches them is the guard.
-async fn shut(sandbox: &SandboxId, why: &str, told: &mut Told, guard: &Guard) -> Result<Outcome, Failure> {
+async fn shut(sandbox: &SandboxId, why: &str, end: &mut End, guard: &Guard) -> Result<Outcome, Failure> {
     let text = format_args!("sandbox {sandbox} is shut: {why}; links are kept off until SIGINT or SIGTERM");
     complain("attach", text);
     tokio::select! {
-        () = told.arrive() => Ok(Outcome::Failed),
+        () = end.told() => Ok(Outcome::Failed),
         () = ended(guard) => Err(EnterError::Guard(None).into()),
     }
 }
@@ -290,23 +290,4 @@ fn read_head(mut stream: &UnixStream) -> io::Result<String> {
         head.extend(byte);
     }
     String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-/// The signals that end the verb.
-struct Told {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Told {
-    fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn arrive(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

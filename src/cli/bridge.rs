@@ -20,11 +20,11 @@ use clap::Args;
 use proxy::stream::Stream;
 use proxy::tunnel::Tunnel;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::Outcome;
+use super::end::End;
 use super::output::complain;
 
 const EXAMPLE: &str = "Example, in a container with no network and the sandbox's folder mounted:
@@ -118,19 +118,19 @@ fn look(gateway: &Path) -> Result<(), String> {
 }
 
 async fn serve(listen: SocketAddr, gateway: PathBuf) -> io::Result<()> {
-    let mut told = Told::new()?;
+    let mut end = End::new()?;
     let listener = TcpListener::bind(listen).await?;
     let places = Arc::new(Semaphore::new(CLIENTS));
     let far = Arc::new(Far { path: gateway, is_down: AtomicBool::new(false) });
     tokio::select! {
         () = accept(&listener, &places, &far) => {}
-        () = told.ending() => {}
+        () = end.told() => {}
     }
     drop(listener);
     let all = u32::try_from(CLIENTS).unwrap_or(u32::MAX);
     tokio::select! {
         _ = timeout(DRAIN, places.acquire_many(all)) => {}
-        () = told.ending() => {}
+        () = end.told() => {}
     }
     Ok(())
 }
@@ -207,25 +207,6 @@ fn advice(gateway: &Path, error: &io::Error) -> String {
         _ => "`tidegate status` on the host shows the gateway's side",
     };
     format!("cannot connect to {}: {error}; {next}", gateway.display())
-}
-
-/// Tells when the program is to end.
-struct Told {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Told {
-    fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn ending(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 #[cfg(test)]

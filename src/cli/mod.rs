@@ -8,6 +8,7 @@ mod client;
 mod connect;
 mod demo;
 mod domains;
+mod end;
 mod explain;
 mod healthcheck;
 mod history;

@@ -12,6 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::end::End;
 use super::output::complain;
 use super::{ConfigArgs, Outcome};
 use crate::app::{App, Happened, Running, StartError};
@@ -159,26 +160,10 @@ struct Signals {
     end: End,
 }
 
-struct End {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
 impl Signals {
     fn new() -> io::Result<Self> {
-        let end =
-            End { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+        let end = End::new()?;
         Ok(Self { hangup: signal(SignalKind::hangup())?, end })
-    }
-}
-
-impl End {
-    /// Waits until the program is told to end.
-    async fn told(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 
