@@ -58,21 +58,33 @@ pub(crate) struct Helper {
     pub(super) doors: UnixStream,
 }
 
+/// The helper's ends of what joins it to the gateway.
+struct Ends {
+    parent: Pid,
+    sockets: UnixStream,
+    doors: UnixStream,
+    reporter: Reporter,
+}
+
+/// Starts the helper, which does `work` and ends with its answer.
+fn fork_helper(work: impl FnOnce(Ends) -> i32) -> io::Result<Helper> {
+    let (reporter, reports) = report::pair()?;
+    let (sockets, theirs) = UnixStream::pair()?;
+    let (doors, their_doors) = UnixStream::pair()?;
+    let parent = getpid();
+    match sys::fork()? {
+        Fork::Parent(pid) => Ok(Helper { pid, reports, sockets, doors }),
+        Fork::Child => {
+            drop((reports, sockets, doors));
+            exit(work(Ends { parent, sockets: theirs, doors: their_doors, reporter }))
+        }
+    }
+}
+
 impl Launch {
     /// Starts the helper. To be called while this process has one thread.
     pub(crate) fn start(&self) -> io::Result<Helper> {
-        let (reporter, reports) = report::pair()?;
-        let (sockets, theirs) = UnixStream::pair()?;
-        let (doors, their_doors) = UnixStream::pair()?;
-        let parent = getpid();
-        match sys::fork()? {
-            Fork::Parent(pid) => Ok(Helper { pid, reports, sockets, doors }),
-            Fork::Child => {
-                drop((reports, sockets, doors));
-                let code = self.help(parent, theirs, their_doors, reporter);
-                exit(code)
-            }
-        }
+        fork_helper(|Ends { parent, sockets, doors, reporter }| self.help(parent, sockets, doors, reporter))
     }
 
     fn help(&self, parent: Pid, sockets: UnixStream, doors: UnixStream, reporter: Reporter) -> i32 {
@@ -172,32 +184,21 @@ impl Launch {
 
     /// Starts the command without a sandbox: the helper is then its parent and nothing else.
     pub(crate) fn start_bare(&self) -> io::Result<Helper> {
-        let (reporter, reports) = report::pair()?;
-        let (sockets, mut theirs) = UnixStream::pair()?;
-        let (doors, their_doors) = UnixStream::pair()?;
-        let parent = getpid();
-        match sys::fork()? {
-            Fork::Parent(pid) => Ok(Helper { pid, reports, sockets, doors }),
-            Fork::Child => {
-                drop((reports, sockets, doors));
-                let signals = follow(parent);
-                // The gateway serves.
-                let told = theirs.read_exact(&mut [0]);
-                let (Ok(signals), Ok(())) = (signals, told) else { exit(FAILED) };
-                let code = match sys::fork() {
-                    Ok(Fork::Child) => {
-                        init::not_started(start::become_bare_command(&self.program), &reporter)
-                    }
-                    Ok(Fork::Parent(command)) => {
-                        drop(reporter);
-                        let _ = release_streams();
-                        keep(command, &signals, their_doors)
-                    }
-                    Err(_) => FAILED,
-                };
-                exit(code)
+        fork_helper(|Ends { parent, mut sockets, doors, reporter }| {
+            let signals = follow(parent);
+            // The gateway serves.
+            let told = sockets.read_exact(&mut [0]);
+            let (Ok(signals), Ok(())) = (signals, told) else { return FAILED };
+            match sys::fork() {
+                Ok(Fork::Child) => init::not_started(start::become_bare_command(&self.program), &reporter),
+                Ok(Fork::Parent(command)) => {
+                    drop(reporter);
+                    let _ = release_streams();
+                    keep(command, &signals, doors)
+                }
+                Err(_) => FAILED,
             }
-        }
+        })
     }
 }
 

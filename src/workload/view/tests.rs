@@ -144,7 +144,8 @@ fn sockets_of_the_host_are_hidden_where_they_could_be_connected_to() {
 
 #[test]
 fn tidegates_own_files_are_hidden_and_cannot_be_moved_away() {
-    let machine = machine(&["/home/u/project/a/", "/home/u/project/a/b/", "/home/u/project/a/b/tidegate.toml"], &[]);
+    let machine =
+        machine(&["/home/u/project/a/", "/home/u/project/a/b/", "/home/u/project/a/b/tidegate.toml"], &[]);
     let mut wishes = wishes("/home/u/project");
     wishes.own.hidden = paths(&["/home/u/project/a/b/tidegate.toml", "/etc/tidegate"]);
     assert_eq!(
