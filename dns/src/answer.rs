@@ -216,9 +216,44 @@ fn read_data(data: &mut Reader<'_>, qtype: QType) -> Option<Data> {
         rrtype::SRV => pointer(data, 6)?,
         rrtype::NAPTR => naptr(data)?,
         rrtype::SOA => Data::Opaque(soa_data(data)?),
-        _ => Data::Opaque(data.rest().into()),
+        _ => {
+            let whole = *data;
+            has_form(data, qtype)?;
+            Data::Opaque({ whole }.rest().into())
+        }
     };
     data.is_empty().then_some(read)
+}
+
+/// Reads past data that is delivered as it came, where its form is known. What has not its form stops a client's parser,
+/// or is read in another way than was judged here.
+fn has_form(data: &mut Reader<'_>, qtype: QType) -> Option<()> {
+    match qtype.0 {
+        // One or more character strings (RFC 1035 section 3.3.14).
+        rrtype::TXT => {
+            data.string()?;
+            while !data.is_empty() {
+                data.string()?;
+            }
+        }
+        // Flags, a tag that is not empty, a value (RFC 8659 section 4.1).
+        rrtype::CAA => {
+            data.u8()?;
+            let tag = data.string()?;
+            if tag.is_empty() || !tag.iter().all(u8::is_ascii_alphanumeric) {
+                return None;
+            }
+        }
+        // Key tag or flags, algorithm, and digest type or protocol (RFC 4034 sections 2.1 and 5.1).
+        rrtype::DS | rrtype::DNSKEY => _ = data.bytes(4)?,
+        // Algorithm and type of the fingerprint (RFC 4255 section 3.1).
+        rrtype::SSHFP => _ = data.bytes(2)?,
+        // Usage, selector and matching type (RFC 6698 section 2.1).
+        rrtype::TLSA => _ = data.bytes(3)?,
+        _ => {}
+    }
+    data.rest();
+    Some(())
 }
 
 fn pointer(data: &mut Reader<'_>, fields: usize) -> Option<Data> {

@@ -27,9 +27,15 @@ pub(crate) mod rrtype {
     pub(crate) const SOA: u16 = 6;
     pub(crate) const HINFO: u16 = 13;
     pub(crate) const MX: u16 = 15;
+    pub(crate) const TXT: u16 = 16;
     pub(crate) const SRV: u16 = 33;
     pub(crate) const NAPTR: u16 = 35;
     pub(crate) const OPT: u16 = 41;
+    pub(crate) const DS: u16 = 43;
+    pub(crate) const SSHFP: u16 = 44;
+    pub(crate) const DNSKEY: u16 = 48;
+    pub(crate) const TLSA: u16 = 52;
+    pub(crate) const CAA: u16 = 257;
 }
 
 /// Response codes (RFC 6895 section 2.3).

@@ -136,6 +136,35 @@ fn one_malformed_record_spoils_the_message() {
     }
 }
 
+/// A TXT record whose first length was 0 passed through until `a_dns_reply_carries_no_unfiltered_byte` met one.
+#[test]
+fn data_of_a_known_type_must_have_its_form() {
+    let data = |qtype: u16, data: &[u8]| {
+        let qtype = QType(qtype);
+        let mut message = message(ResponseCode::NoError, qtype, &[]);
+        message[7] = 1;
+        message.extend_from_slice(&[0xc0, 12]);
+        message.extend_from_slice(&qtype.0.to_be_bytes());
+        message.extend_from_slice(&[0, 1, 0, 0, 0, 9, 0, data.len() as u8]);
+        message.extend_from_slice(data);
+        Answer::read(&message, &host("api.example.com"), qtype, Instant::now()).map(|answer| answer.data)
+    };
+    for (qtype, whole, broken) in [
+        (16, &b"\x04text\0\x01a"[..], &[&b""[..], b"\x00text", b"\x05text", b"\x04text\x01"][..]),
+        (257, b"\0\x05issueca.example", &[b"", b"\0", b"\0\0ca", b"\0\x05iss", b"\0\x02a.ca"]),
+        (43, b"\0\x01\x08\x02digest", &[b"", b"\0\x01\x08"]),
+        (48, b"\x01\x01\x03\x08key", &[b"", b"\x01\x01\x03"]),
+        (44, b"\x04\x02print", &[b"", b"\x04"]),
+        (52, b"\x03\x01\x01hash", &[b"", b"\x03\x01"]),
+        (65280, b"", &[]),
+    ] {
+        assert_eq!(data(qtype, whole), Ok(vec![Data::Opaque(whole.into())]), "TYPE{qtype}");
+        for broken in broken {
+            assert_eq!(data(qtype, broken), Err(LookupError::Malformed), "TYPE{qtype} {broken:?}");
+        }
+    }
+}
+
 #[test]
 fn ten_thousand_records_are_refused() {
     let mut message = message(ResponseCode::NoError, QType::A, &[]);
