@@ -8,7 +8,8 @@ use nix::sys::socket::{
     ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg, sendmmsg,
 };
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
+
+use crate::socket::Socket;
 
 /// The largest datagram that is read whole. A query needs 300 bytes at most, and upstreams are told 1,232.
 pub(crate) const MAX_DATAGRAM: usize = 4096;
@@ -26,16 +27,16 @@ impl Batch {
     ///
     /// # Errors
     /// Where the socket has no address.
-    pub(crate) fn new(socket: &UdpSocket, size: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(socket: &Socket, size: usize) -> std::io::Result<Self> {
         let buffers = vec![vec![0; MAX_DATAGRAM]; size];
-        Ok(Self { local: socket.local_addr()?, buffers, received: Vec::with_capacity(size) })
+        Ok(Self { local: socket.get().local_addr()?, buffers, received: Vec::with_capacity(size) })
     }
 
     /// Reads what waits on the batch's socket, up to the size of the batch.
     ///
     /// # Errors
     /// What the socket reports; `WouldBlock` where nothing waits.
-    pub(crate) fn receive(&mut self, socket: &UdpSocket) -> std::io::Result<()> {
+    pub(crate) fn receive(&mut self, socket: &Socket) -> std::io::Result<()> {
         self.received.clear();
         let tried = match self.local {
             SocketAddr::V4(_) => self.try_receive::<SockaddrIn>(socket),
@@ -47,7 +48,7 @@ impl Batch {
         }
     }
 
-    fn try_receive<A>(&mut self, socket: &UdpSocket) -> std::io::Result<()>
+    fn try_receive<A>(&mut self, socket: &Socket) -> std::io::Result<()>
     where
         A: SockaddrLike + Copy + Into<SocketAddr>,
     {
@@ -55,12 +56,12 @@ impl Batch {
         let size = buffers.len();
         // New headers for each call: nix does not reset the address lengths that the kernel wrote.
         let mut headers = MultiHeaders::<A>::preallocate(size, None);
-        socket.try_io(Interest::READABLE, || {
+        socket.take(Interest::READABLE, |socket| {
             let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
             let flags = MsgFlags::MSG_DONTWAIT;
             let found = recvmmsg(socket.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None)?;
             received.extend(found.map(|message| (message.bytes, message.address.map(Into::into))));
-            // A short batch has emptied the socket. Saying so inside `try_io` saves the call that would find out, and
+            // A short batch has emptied the socket. Saying so in here saves the call that would find out, and
             // cannot miss a datagram: what arrived since counts as a new event.
             if received.len() < size { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
         })
@@ -101,13 +102,13 @@ impl Replies {
 
     /// Sends all and forgets them. What cannot be sent is lost: the client is gone, or its network is, and it asks again
     /// if it cares.
-    pub(crate) async fn send(&mut self, socket: &UdpSocket) {
+    pub(crate) async fn send(&mut self, socket: &Socket) {
         let mut sent = 0;
         while sent < self.ends.len() {
             match self.try_send(socket, sent) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if socket.writable().await.is_err() {
+                    if socket.room().await.is_err() {
                         break;
                     }
                 }
@@ -123,7 +124,7 @@ impl Replies {
         self.ends.clear();
     }
 
-    fn try_send(&self, socket: &UdpSocket, sent: usize) -> std::io::Result<usize> {
+    fn try_send(&self, socket: &Socket, sent: usize) -> std::io::Result<usize> {
         let start = sent.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |(end, _)| *end);
         let mut from = start;
         let left = self.ends.get(sent..).unwrap_or_default().iter().take(AT_ONCE);
@@ -134,7 +135,7 @@ impl Replies {
         let left: Vec<(&[u8], SocketAddr)> = left.collect();
         match left.as_slice() {
             [] => Ok(0),
-            [(message, to)] => socket.try_send_to(message, *to).map(|_| 1),
+            [(message, to)] => socket.get().send_to(message, *to).map(|_| 1),
             [(_, SocketAddr::V4(_)), ..] => send_all(socket, &left, |to| match to {
                 SocketAddr::V4(to) => Some(SockaddrIn::from(to)),
                 SocketAddr::V6(_) => None,
@@ -149,7 +150,7 @@ impl Replies {
 
 /// Sends datagrams of one address family; returns how many were sent before one failed.
 fn send_all<A: SockaddrLike + Copy>(
-    socket: &UdpSocket,
+    socket: &Socket,
     messages: &[(&[u8], SocketAddr)],
     address: impl Fn(SocketAddr) -> Option<A>,
 ) -> std::io::Result<usize> {
@@ -157,33 +158,49 @@ fn send_all<A: SockaddrLike + Copy>(
     let slices: Vec<_> = messages.iter().map(|(message, _)| [IoSlice::new(message)]).collect();
     let addresses: Vec<_> = messages.iter().map(|(_, to)| address(*to)).collect();
     let nothing: [ControlMessage<'_>; 0] = [];
-    socket.try_io(Interest::WRITABLE, || {
-        let flags = MsgFlags::MSG_DONTWAIT;
-        Ok(sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, nothing, flags)?.count())
-    })
+    let (socket, flags) = (socket.get().as_raw_fd(), MsgFlags::MSG_DONTWAIT);
+    Ok(sendmmsg(socket, &mut headers, &slices, &addresses, nothing, flags)?.count())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
 
+    fn bound(at: &str) -> Socket {
+        let socket = UdpSocket::bind(at).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Socket::new(socket).unwrap()
+    }
+
+    async fn receive(socket: &Socket, buffer: &mut [u8]) -> (usize, SocketAddr) {
+        loop {
+            socket.arrived().await.unwrap();
+            match socket.take(Interest::READABLE, |socket| socket.recv_from(buffer)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => return other.unwrap(),
+            }
+        }
+    }
+
     async fn echo(bind: &str) {
-        let (receiver, sender) = (UdpSocket::bind(bind).await.unwrap(), UdpSocket::bind(bind).await.unwrap());
+        let (receiver, sender) = (bound(bind), bound(bind));
         let mut batch = Batch::new(&receiver, 4).unwrap();
         for count in [1, 3, 4, 6] {
             for byte in 0..count {
-                sender.send_to(&[byte; 3], receiver.local_addr().unwrap()).await.unwrap();
+                sender.get().send_to(&[byte; 3], receiver.get().local_addr().unwrap()).unwrap();
             }
             let mut seen = Vec::new();
             while seen.len() < count.into() {
-                receiver.readable().await.unwrap();
+                receiver.arrived().await.unwrap();
                 match batch.receive(&receiver) {
                     Ok(()) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                     Err(error) => panic!("{error}"),
                 }
                 for (message, from) in batch.iter() {
-                    assert_eq!(from, Some(sender.local_addr().unwrap()));
+                    assert_eq!(from, Some(sender.get().local_addr().unwrap()));
                     seen.push(message.to_vec());
                 }
             }
@@ -194,8 +211,8 @@ mod tests {
     }
 
     async fn answered(bind: &str, count: u8) {
-        let (server, client) = (UdpSocket::bind(bind).await.unwrap(), UdpSocket::bind(bind).await.unwrap());
-        let (mut replies, to) = (Replies::default(), client.local_addr().unwrap());
+        let (server, client) = (bound(bind), bound(bind));
+        let (mut replies, to) = (Replies::default(), client.get().local_addr().unwrap());
         for round in 0..2 {
             for byte in 0..count {
                 replies.add(to, |out| out.extend(std::iter::repeat_n(byte ^ round, byte.into())));
@@ -204,9 +221,9 @@ mod tests {
             assert!(replies.is_empty());
             for byte in 0..count {
                 let mut buffer = [0; 512];
-                let (length, from) = client.recv_from(&mut buffer).await.unwrap();
+                let (length, from) = receive(&client, &mut buffer).await;
                 assert_eq!(buffer[..length], vec![byte ^ round; byte.into()]);
-                assert_eq!(from, server.local_addr().unwrap());
+                assert_eq!(from, server.get().local_addr().unwrap());
             }
         }
     }
@@ -217,16 +234,15 @@ mod tests {
             answered("127.0.0.1:0", count).await;
             answered("[::1]:0", count).await;
         }
-        let (server, client) =
-            (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let (server, client) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
         let mut replies = Replies::default();
         for size in [1, 70_000, 2, 3] {
-            replies.add(client.local_addr().unwrap(), |out| out.resize(out.len() + size, 0));
+            replies.add(client.get().local_addr().unwrap(), |out| out.resize(out.len() + size, 0));
         }
         replies.send(&server).await;
         let mut buffer = [0; 512];
         for size in [1, 2, 3] {
-            assert_eq!(client.recv_from(&mut buffer).await.unwrap().0, size);
+            assert_eq!(receive(&client, &mut buffer).await.0, size);
         }
     }
 

@@ -28,6 +28,7 @@ pub mod resolver;
 mod scrub;
 pub mod server;
 mod service;
+mod socket;
 #[cfg(test)]
 mod testing;
 mod upstream;

@@ -15,6 +15,7 @@ use crate::limits::Asked;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::resolver::Resolver;
+use crate::socket::Socket;
 
 /// Serves DNS on any number of sockets. Cloning is one reference count.
 #[derive(Clone, Debug)]
@@ -75,8 +76,9 @@ impl Server {
         entrance: impl Into<Entrance>,
         stop: impl Future<Output = ()>,
     ) -> std::io::Result<()> {
+        let socket = Socket::new(socket.into_std()?)?;
         tokio::select! {
-            served = udp::serve(&self.0, Arc::new(socket), entrance.into()) => served,
+            served = udp::serve(&self.0, socket, entrance.into()) => served,
             () = stop => Ok(()),
         }
     }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use policy::Entrance;
-use tokio::net::UdpSocket;
 
 use crate::batch::{Batch, Replies};
 use crate::handler::{Begun, Outcome, Query};
 use crate::reply::Transport;
 use crate::server::Shared;
+use crate::socket::Socket;
 
 /// Datagrams that are decided before the first of them is answered.
 const BATCH: usize = 32;
@@ -20,17 +20,13 @@ const BATCH: usize = 32;
 /// Errors of a socket in a row after which it is given up.
 const MAX_ERRORS: u32 = 100;
 
-pub(super) async fn serve(
-    shared: &Arc<Shared>,
-    socket: Arc<UdpSocket>,
-    entrance: Entrance,
-) -> std::io::Result<()> {
+pub(super) async fn serve(shared: &Arc<Shared>, socket: Socket, entrance: Entrance) -> std::io::Result<()> {
     let mut batch = Batch::new(&socket, BATCH)?;
     let mut replies = Replies::default();
     let outbox = Arc::new(Outbox { socket, replies: Mutex::default() });
     let mut errors = 0;
     loop {
-        outbox.socket.readable().await?;
+        outbox.socket.arrived().await?;
         match batch.receive(&outbox.socket) {
             Ok(()) => {
                 errors = 0;
@@ -123,7 +119,7 @@ async fn reply(shared: &Shared, query: Query<'_>, outcome: Outcome, to: SocketAd
 /// Where tasks leave their replies: the first of them sends what the others, ready at the same time, add.
 #[derive(Debug)]
 struct Outbox {
-    socket: Arc<UdpSocket>,
+    socket: Socket,
     replies: Mutex<Replies>,
 }
 

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use policy::{Hostname, QType};
 use rand::Rng;
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 
 use crate::answer::Answer;
 use crate::batch::{Batch, MAX_DATAGRAM};
 use crate::error::LookupError;
+use crate::socket::Socket as Datagram;
 use crate::upstream::tcp;
 use crate::wire::{HEADER, TC, answers, write_query};
 
@@ -114,7 +114,7 @@ impl Drop for Datagrams {
 /// One connected socket and the questions that wait on it.
 #[derive(Debug)]
 struct Socket {
-    udp: UdpSocket,
+    udp: Datagram,
     opened: Instant,
     questions_left: AtomicU32,
     strays: AtomicU32,
@@ -155,7 +155,7 @@ impl Socket {
         udp.connect(server)?;
         udp.set_nonblocking(true)?;
         Ok(Self {
-            udp: UdpSocket::from_std(udp)?,
+            udp: Datagram::new(udp)?,
             opened: Instant::now(),
             questions_left: AtomicU32::new(rand::rng().random_range(QUESTIONS)),
             strays: AtomicU32::new(0),
@@ -204,7 +204,7 @@ impl Socket {
             tokio::select! {
                 biased;
                 () = self.drained.notified() => return,
-                ready = self.udp.ready(Interest::READABLE | Interest::ERROR) => match ready {
+                ready = self.udp.arrived() => match ready {
                     Ok(ready) if ready.is_error() => self.forsake(),
                     Ok(_) => {}
                     Err(_) => return,
@@ -221,8 +221,8 @@ impl Socket {
     /// An ICMP error that the kernel matched to this socket: the server does not listen. What waits need not wait on.
     fn forsake(&self) {
         // Epoll reports it until it is taken.
-        let _ = self.udp.take_error();
-        let _ = self.udp.try_io(Interest::ERROR, || Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
+        let _ = self.udp.get().take_error();
+        let _ = self.udp.take(Interest::ERROR, |_| Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
         self.table().waiting.clear();
     }
 
