@@ -158,6 +158,7 @@ impl App {
         let host = host::Watch::start()?;
         let now = dns::clock::now();
         let config = config::load(path, now, host.addresses())?;
+        crate::sys::give_back_free_memory();
         let listens = config.listen.all().next().is_some() || !config.sockets.is_empty();
         if !listens && config.listen.admin.is_none() {
             return Err(StartError::NothingListens);

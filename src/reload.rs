@@ -120,6 +120,7 @@ impl Reloader {
         core.status.reloaded(true, now, detail);
         drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
+        drop(tokio::task::spawn_blocking(crate::sys::give_back_free_memory));
         generation
     }
 

@@ -191,6 +191,18 @@ pub(crate) fn restore_default(which: Signal) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the memory that is free in this process back to the system. Reading a large config takes four times what it
+/// comes to, and glibc keeps the holes between what stays: 125 MB instead of 63 MB with a million names (measured).
+///
+/// It takes milliseconds there. Other libraries have no such call, and nothing is done.
+pub(crate) fn give_back_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the allocator's own locks, as malloc(3) does, and touches free memory alone (malloc_trim(3)).
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
