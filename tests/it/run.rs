@@ -1,8 +1,10 @@
 //! `tidegate run`, as root and as an ordinary user: what a command in the sandbox sees, may do, and cannot.
 
+mod clients;
 mod corpus;
 mod hostile;
 mod life;
+mod mcp;
 mod place;
 mod terminal;
 mod world;

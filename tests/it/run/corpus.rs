@@ -28,7 +28,7 @@ const LISTED: &[(&str, &str)] = &[
     ("ns-048", "a run has no unix socket to the gateway"),
     ("ns-049", "needs a colluding process outside: docs/run.md says what of it remains"),
     ("ns-059", "needs origins with certificates: tests/it/clients.rs"),
-    ("ns-060", "needs a Java client and an origin with a certificate: tests/it/clients.rs"),
+    ("ns-060", "needs a Java client and an origin with a certificate: tests/it/run/clients.rs"),
 ];
 
 /// Programs without which a case proves nothing.
