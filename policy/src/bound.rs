@@ -75,7 +75,7 @@ impl Names {
         let place = match address {
             IpAddr::V4(v4) => v4.to_bits().checked_sub(V4)?,
             IpAddr::V6(v6) => {
-                let place = v6.to_bits().checked_sub(V6 | (u128::from(self.tag) << 32))?;
+                let place = v6.to_bits().checked_sub(V6 + (u128::from(self.tag) << 32))?;
                 u32::try_from(place).ok()?
             }
         };
@@ -86,7 +86,7 @@ impl Names {
 
     fn addresses(&self, number: u32) -> Bound {
         let place = 1 + (self.first + number) % ROOM;
-        let v6 = V6 | (u128::from(self.tag) << 32) | u128::from(place);
+        let v6 = V6 + (u128::from(self.tag) << 32) + u128::from(place);
         Bound { v4: Ipv4Addr::from_bits(V4 + place), v6: Ipv6Addr::from_bits(v6) }
     }
 }
@@ -128,6 +128,7 @@ mod tests {
         let mut names = Names::new(0);
         let only = bound(&mut names, 0, true).unwrap();
         assert_eq!(only.v4, Ipv4Addr::new(198, 18, 0, 1));
+        assert_eq!(names.addresses(ROOM - 1).v4, Ipv4Addr::new(198, 19, 255, 254));
         for address in
             ["198.18.0.0", "198.18.0.2", "198.19.255.255", "198.17.255.255", "198.20.0.1", "203.0.113.1"]
         {

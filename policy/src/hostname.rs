@@ -292,6 +292,7 @@ mod tests {
     #[test]
     fn one_name_has_one_form() {
         assert_eq!(name("API.Example.COM"), "api.example.com");
+        assert_eq!(name("aPI.example.com"), "api.example.com");
         assert_eq!(name("api.example.com."), "api.example.com");
         assert_eq!(name("bücher.example"), "xn--bcher-kva.example");
         assert_eq!(name("BÜCHER.example"), "xn--bcher-kva.example");

@@ -83,5 +83,7 @@ mod tests {
         life.over = true;
         assert_eq!(life.at(before), Stage::Over);
         assert_eq!(Life::default().at(after), Stage::Active);
+        let reasons = [Stage::Active, Stage::Paused(Meanwhile::Hold), Stage::Over].map(Stage::reason);
+        assert_eq!(reasons, [None, Some(Reason::SandboxPaused), Some(Reason::SandboxExpired)]);
     }
 }

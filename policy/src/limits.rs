@@ -71,3 +71,16 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_writes_is_what_the_docs_say() {
+        let hour = Duration::from_secs(3600);
+        let limits = Limits::default();
+        assert_eq!(limits.upload, Some(Quota { bytes: 209_715_200, window: hour }));
+        assert_eq!(limits.download, Some(Quota { bytes: 21_474_836_480, window: hour }));
+    }
+}

@@ -250,7 +250,7 @@ mod tests {
         let top = table.insert_parent(parent).expect("a parent");
         assert_eq!(table.insert_parent(top), None);
         assert_eq!(table.name(top), "com");
-        assert_eq!(table.len(), 3);
+        assert_eq!((table.len(), table.is_empty(), NameTable::<u8>::default().is_empty()), (3, false, true));
     }
 
     #[test]
@@ -273,6 +273,21 @@ mod tests {
         assert!(bytes / names <= 27 + 11, "{}", bytes / names);
         assert!((0..names).all(|n| table.find(&format!("h{n:06}.eleven.example.org")).is_some()));
         assert_eq!(table.find("h100000.eleven.example.org"), None);
+    }
+
+    #[test]
+    fn room_for_names_that_did_not_come_is_given_back() {
+        let mut table = NameTable::<()>::with_room(3_000, 60_000);
+        (0..100).for_each(|n| assert!(table.insert(&format!("h{n}.example.org")).is_some()));
+        table.shrink();
+        assert!(
+            table.slots.slots.len() < 200 && table.text.capacity() < 2_000 && table.entries.capacity() < 200
+        );
+        // What is nearly full is left as it is.
+        let full = table.slots.slots.as_ptr();
+        table.shrink();
+        assert_eq!(table.slots.slots.as_ptr(), full);
+        assert!((0..100).all(|n| table.find(&format!("h{n}.example.org")).is_some()));
     }
 
     proptest! {

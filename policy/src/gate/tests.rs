@@ -2,6 +2,7 @@
 
 mod inside;
 mod permits;
+mod refusals;
 mod reload;
 
 use std::sync::Mutex;

@@ -89,6 +89,9 @@ fn many_mistakes_are_counted_behind_the_first() {
     let mistakes = List::parse("/etc/list".into(), text.as_bytes()).expect_err("mistakes");
     assert_eq!(mistakes.len(), TOLD + 1);
     assert_eq!(mistakes[TOLD].what, "30 more lines of this list are not understood");
+    let all = List::parse("/etc/list".into(), "?\n".repeat(TOLD).as_bytes()).expect_err("nothing is a name");
+    assert!(all.len() == TOLD && all.iter().all(|mistake| mistake.line > 0), "{all:?}");
+    assert!(list("# nothing\n").is_empty() && !list("ads.example.com").is_empty());
 }
 
 #[test]
