@@ -67,6 +67,21 @@ impl Batch {
         })
     }
 
+    /// Whether it took as many as it can: more may wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.received.len() == self.buffers.len()
+    }
+
+    /// An empty batch of the same socket and size.
+    pub(crate) fn another(&self) -> Self {
+        let size = self.buffers.len();
+        Self {
+            local: self.local,
+            buffers: vec![vec![0; MAX_DATAGRAM]; size],
+            received: Vec::with_capacity(size),
+        }
+    }
+
     /// The datagrams, with whom each came from.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<SocketAddr>)> {
         let whole = self.received.iter().zip(&self.buffers);

@@ -1,4 +1,5 @@
-//! Datagrams: read in batches, answered in batches. What needs no upstream needs no task.
+//! Datagrams: read in batches, answered in batches. What needs no upstream needs no task, until there is more than one
+//! core can do.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use policy::Entrance;
+use tokio::task::JoinSet;
 
 use crate::batch::{Batch, Replies};
 use crate::handler::{Begun, Outcome, Query};
@@ -24,13 +26,18 @@ pub(super) async fn serve(shared: &Arc<Shared>, socket: Socket, entrance: Entran
     let mut batch = Batch::new(&socket, BATCH)?;
     let mut replies = Replies::default();
     let outbox = Arc::new(Outbox { socket, replies: Mutex::default() });
+    let mut aside = Aside::new();
     let mut errors = 0;
     loop {
         outbox.socket.arrived().await?;
         match batch.receive(&outbox.socket) {
             Ok(()) => {
                 errors = 0;
-                answer(shared, &outbox, &entrance, &batch, &mut replies).await;
+                if batch.is_full() && aside.takes(shared, &outbox, &entrance, &mut batch) {
+                    go_last().await;
+                } else {
+                    answer(shared, &outbox, &entrance, &batch, &mut replies).await;
+                }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
@@ -40,6 +47,59 @@ pub(super) async fn serve(shared: &Arc<Shared>, socket: Socket, entrance: Entran
                 }
             }
         }
+    }
+}
+
+/// Puts this task at the end of its worker's queue, where another that is free finds it, and runs what was spawned last.
+/// `yield_now` would be heard of only once this worker has nothing else to do.
+async fn go_last() {
+    let mut gone = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut gone, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Full batches that other workers answer, so that this task goes on reading: all workers but one at the same time.
+#[derive(Debug)]
+struct Aside {
+    under_way: JoinSet<Batch>,
+    workers: usize,
+    spare: Vec<Batch>,
+}
+
+impl Aside {
+    fn new() -> Self {
+        let workers = tokio::runtime::Handle::current().metrics().num_workers();
+        Self { under_way: JoinSet::new(), workers, spare: Vec::new() }
+    }
+
+    /// Takes a batch off the reader's hands and leaves an empty one, unless every other worker has one.
+    fn takes(
+        &mut self,
+        shared: &Arc<Shared>,
+        outbox: &Arc<Outbox>,
+        entrance: &Entrance,
+        batch: &mut Batch,
+    ) -> bool {
+        while let Some(ended) = self.under_way.try_join_next() {
+            self.spare.extend(ended);
+        }
+        if self.under_way.len() + 1 >= self.workers {
+            return false;
+        }
+        let empty = self.spare.pop().unwrap_or_else(|| batch.another());
+        let full = std::mem::replace(batch, empty);
+        let (shared, outbox, entrance) = (Arc::clone(shared), Arc::clone(outbox), entrance.clone());
+        self.under_way.spawn(async move {
+            answer(&shared, &outbox, &entrance, &full, &mut Replies::default()).await;
+            full
+        });
+        true
     }
 }
 

@@ -167,3 +167,29 @@ async fn a_server_that_is_told_to_stop_stops() {
     let closed = timeout(Duration::from_secs(5), client.read_to_end(&mut Vec::new())).await.expect("closed");
     assert!(closed.is_ok());
 }
+
+/// More at once than one batch (and fewer than a sandbox may ask a second), and a runtime that has workers to spare: each query is answered once, with its own name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_flood_is_answered_by_all_workers_and_nothing_twice() {
+    const QUERIES: u16 = 400;
+    let scene = Scene::new().await;
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.connect(scene.udp).await.unwrap();
+    let (mut answered, mut sent) = (std::collections::HashSet::new(), 0);
+    while answered.len() < QUERIES.into() {
+        // As many under way as the socket holds for sure.
+        while sent < QUERIES && usize::from(sent) < answered.len() + 200 {
+            let mut query = query(&format!("n{sent}.elsewhere.test."), RecordType::A);
+            query.metadata.id = sent;
+            client.send(&query.to_vec().unwrap()).await.unwrap();
+            sent += 1;
+        }
+        let mut buffer = [0; 512];
+        let length =
+            timeout(Duration::from_secs(5), client.recv(&mut buffer)).await.expect("a reply").unwrap();
+        let reply = Message::from_vec(&buffer[..length]).unwrap();
+        assert_eq!(reply.metadata.response_code, ResponseCode::NXDomain);
+        assert_eq!(reply.queries[0].name().to_string(), format!("n{}.elsewhere.test.", reply.metadata.id));
+        assert!(answered.insert(reply.metadata.id), "answered twice");
+    }
+}
