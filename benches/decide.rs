@@ -97,10 +97,7 @@ fn load(c: &mut Criterion) {
 }
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2))
-        .configure_from_args();
+    let mut criterion = support::criterion();
     decide(&mut criterion);
     load(&mut criterion);
     criterion.final_summary();

@@ -4,7 +4,6 @@ mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use dns::{Limits, Metrics, Resolver, ResolverConfig, Server, Upstream};
@@ -124,10 +123,7 @@ fn answer(c: &mut Criterion, runtime: &Runtime) {
 }
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2))
-        .configure_from_args();
+    let mut criterion = support::criterion();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     answer(&mut criterion, &runtime);
     criterion.final_summary();

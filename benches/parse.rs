@@ -4,7 +4,6 @@ mod support;
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use policy::{Destination, Hostname};
@@ -125,10 +124,7 @@ fn config(c: &mut Criterion) {
 }
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2))
-        .configure_from_args();
+    let mut criterion = support::criterion();
     names(&mut criterion);
     heads(&mut criterion);
     config(&mut criterion);

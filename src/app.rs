@@ -445,7 +445,6 @@ fn audit_settings(table: &config::Audit) -> audit::Settings {
 
 /// What the proxy is told. The name of an upstream proxy is resolved once, here.
 async fn streams(config: &Config, resolver: &dns::Resolver) -> Result<proxy::Config, UpstreamUnknown> {
-    let config::Timeouts { connect, head, idle, drain } = config.timeouts;
     let upstream = match &config.upstream {
         Some(table) => {
             let addresses = lookup::upstream(resolver, &table.proxy).await?;
@@ -453,8 +452,11 @@ async fn streams(config: &Config, resolver: &dns::Resolver) -> Result<proxy::Con
         }
         None => None,
     };
-    let timeouts = proxy::Timeouts { connect, head, idle, drain };
-    Ok(proxy::Config { timeouts, upstream, clients: proxy::config::Clients(descriptors::clients()) })
+    Ok(proxy::Config {
+        timeouts: config.timeouts,
+        upstream,
+        clients: proxy::config::Clients(descriptors::clients()),
+    })
 }
 
 /// What makes the ids of this run differ from those of any other.

@@ -1,7 +1,9 @@
-//! A gate over a policy text, for benchmarks that decide.
+//! A gate over a policy text, for benchmarks that decide, and how long each of them is measured.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use criterion::Criterion;
 use policy::file::{self, Document};
 use policy::{Event, Gate, LocalAddresses, Observer, Policy, Receipt, Timestamp};
 
@@ -27,4 +29,12 @@ pub(crate) fn policy(text: &str) -> Policy {
 /// A gate with the policy of a config in force.
 pub(crate) fn gate(text: &str) -> Gate {
     Gate::new(Arc::new(policy(text)), Arc::new(LocalAddresses::default()), Arc::new(Nowhere), 1)
+}
+
+/// Criterion with the times that all of them use, and what the command line says.
+pub(crate) fn criterion() -> Criterion {
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args()
 }

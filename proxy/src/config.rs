@@ -29,10 +29,11 @@ impl Default for Clients {
 /// The `[timeouts]` table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the first attempt to reach a destination to the last: all its addresses together.
+    /// From the first attempt to reach a destination to the last, all its addresses together: then it is
+    /// `upstream_timeout`.
     pub connect: Duration,
     /// A request head, a SOCKS5 handshake or a ClientHello must be whole after this, counted from its beginning,
-    /// so that a byte now and then does not extend it.
+    /// so that a byte now and then does not extend it. A client of HTTP is then told 408.
     pub head: Duration,
     /// A tunnel or an exchange with no byte either way for this long is closed. Long-lived streams must keep alive
     /// below it.

@@ -39,7 +39,6 @@ pub use self::invocation::{Invocation, load_for};
 pub use self::listen::{Endpoint, Listen, Listener};
 pub use self::lists::Lists;
 pub use self::state::State;
-pub use self::timeouts::Timeouts;
 pub use self::upstream::Upstream;
 
 /// Everything that the config says.
@@ -60,7 +59,7 @@ pub struct Config {
     /// The proxy on the way out.
     pub upstream: Option<Upstream>,
     /// How long to wait for whom.
-    pub timeouts: Timeouts,
+    pub timeouts: proxy::Timeouts,
     /// The compiled policy.
     pub policy: Arc<Policy>,
     /// The unix sockets by which sandboxes are known.
@@ -176,7 +175,7 @@ fn parse(
     let audit = Audit::read(&mut top);
     let log = log::read(&mut top);
     let upstream = Upstream::read(&mut top);
-    let timeouts = Timeouts::read(&mut top);
+    let timeouts = timeouts::read(&mut top);
     let mut lists = Lists::default();
     let read =
         policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before), invocation);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proxy::Timeouts;
+
 use super::*;
 
 fn read(text: &str) -> Result<Config, Vec<String>> {

@@ -1,39 +1,16 @@
 //! Everything in deploy/ is what it says: its files parse, and what they name is there.
 
 use std::{
-    fs,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::support::run_here;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = root().join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Every file below deploy/ that ends so.
-fn files(ending: &str) -> Vec<PathBuf> {
-    let (mut found, mut folders) = (Vec::new(), vec![root().join("deploy")]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.to_str().is_some_and(|path| path.ends_with(ending)) {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
+use crate::{
+    repository::{files, read, root},
+    support::run_here,
+};
 
 fn yaml(path: &Path) -> Vec<Yaml> {
     YamlLoader::load_from_str(&read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -100,7 +77,8 @@ fn the_image_is_built_from_what_is_here_and_starts_what_it_holds() {
 
 #[test]
 fn every_yaml_file_parses() {
-    let found: Vec<PathBuf> = [".yaml", ".yml"].into_iter().flat_map(files).collect();
+    let found: Vec<PathBuf> =
+        [".yaml", ".yml"].into_iter().flat_map(|ending| files("deploy", ending)).collect();
     assert!(!found.is_empty());
     for path in found {
         assert!(!yaml(&path).is_empty(), "{} is empty", path.display());

@@ -35,6 +35,7 @@ mod one_answer;
 mod probe;
 mod proxyless;
 mod registries;
+mod repository;
 mod resolvers;
 mod run;
 mod sandboxes;
