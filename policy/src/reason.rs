@@ -128,6 +128,7 @@ mod tests {
         assert!(Reason::ALL.windows(2).all(|pair| pair[0].code() < pair[1].code()));
         for reason in Reason::ALL {
             assert_eq!(Reason::from_code(reason.code()), Some(*reason));
+            assert_eq!(reason.is_limit(), reason.code().starts_with("limit_"), "{reason:?}");
             assert!(reason.text().is_ascii() && !reason.text().ends_with('.'));
         }
     }

@@ -157,6 +157,7 @@ impl From<Arc<Namespace>> for Entrance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bound::Names;
 
     #[test]
     fn names_with_other_characters_are_refused() {
@@ -164,5 +165,22 @@ mod tests {
             assert_eq!(SandboxId::parse(text), None, "{text:?}");
         }
         assert!(SandboxId::parse("agent-7.dev_x").is_some());
+    }
+
+    #[test]
+    fn a_sandbox_is_found_by_its_name_and_a_place_has_one() {
+        let id = SandboxId::parse("a").unwrap();
+        let map = std::collections::HashMap::from([(id.clone(), 1)]);
+        assert_eq!((map.get("a"), map.get("b")), (Some(&1), None));
+        let (namespace, other) = (
+            Arc::new(Namespace::new(id.clone(), Names::new(1))),
+            Arc::new(Namespace::new(id, Names::new(1))),
+        );
+        assert!(
+            namespace == Arc::clone(&namespace) && namespace != other,
+            "one is not another of the same sandbox"
+        );
+        assert_eq!(**Entrance::from(ListenerName::from("127.0.0.1:53")).name(), *"127.0.0.1:53");
+        assert_eq!(**Entrance::Namespace(namespace).name(), *"netns:a");
     }
 }

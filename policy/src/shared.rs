@@ -154,6 +154,16 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_map_from_entries_finds_its_keys_in_many_parts() {
+        let map: SharedMap<u16, u8> = (0..2000).map(|key| (key, 7)).collect();
+        assert_eq!((map.get_key_value(&5), map.get_key_value(&2000)), (Some((&5, &7)), None));
+        assert!(
+            map.parts.iter().filter(|part| !part.is_empty()).count() > PARTS / 2,
+            "a change copies a part alone"
+        );
+    }
+
     proptest! {
         #[test]
         fn a_map_and_its_copy_each_hold_what_a_plain_map_would(

@@ -135,3 +135,17 @@ fn an_end_wakes_whoever_waits_for_it() {
     assert_eq!(policy.next_expiry(NOW), Some(end));
     assert_eq!(policy.next_expiry(end), None);
 }
+
+#[test]
+fn what_there_is_and_why_a_sandbox_cannot_join_is_told() {
+    let mut policy = base(&format!("[sandbox.first]\n{}", by_token(1)));
+    assert!(policy.tables().has_policy("p") && !policy.tables().has_policy("q"));
+    assert!(!policy.tables().has_internal("p"));
+    let mut clash = |name, keys: &str| {
+        policy.join(table(&policy, name, keys)).map_err(|clash| clash.to_string()).expect_err(name)
+    };
+    assert_eq!(clash("first", &by_token(2)), "the config has a sandbox of this name");
+    assert_eq!(clash("second", &by_token(1)), "the same clients are known as sandbox first");
+    let shadowed = clash("third", &format!("policies = [\"p\", \"narrow\"]\n{}", by_token(3)));
+    assert!(shadowed.starts_with("rule_shadowed: ") && shadowed.contains("p.allow[0]"), "{shadowed}");
+}

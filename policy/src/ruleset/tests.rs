@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::pattern::{Entry, HostView, PortSet};
+use crate::rule::RuleRef;
 
 fn rule(text: &str, action: Action) -> Rule {
     let entry = Entry::parse(text).expect(text);
@@ -120,4 +121,22 @@ fn a_deny_list_judges_the_name_that_is_asked_for_and_no_alias() {
     let mut visited = 0;
     set.for_name(&name("ads.example.com"), |_, _| visited += 1);
     assert_eq!(visited, 0, "as an alias it meets written rules only");
+}
+
+#[test]
+fn what_says_no_more_than_a_name_and_ports_is_a_record_alone() {
+    let plain = set(&["a.example.com:443", "b.example.com"], &["c.example.com:80-90"]);
+    assert!(plain.full.is_empty());
+    let full = set(&["203.0.113.7:443", "c.*.star.test"], &[]);
+    assert_eq!(full.full.len(), 2);
+}
+
+#[test]
+fn a_reference_is_that_of_one_rule_of_one_set() {
+    let (set, same) = (Arc::new(set(&["a.test", "b.test"], &[])), Arc::new(set(&["a.test", "b.test"], &[])));
+    let at = |set: &Arc<RuleSet>, index| RuleRef::new(Arc::clone(set), index);
+    assert_eq!(at(&set, 1), at(&set, 1));
+    assert_ne!(at(&set, 1), at(&set, 0));
+    assert_ne!(at(&set, 1), at(&same, 1));
+    assert_eq!(at(&set, 1).file(), "t.toml");
 }

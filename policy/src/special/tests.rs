@@ -379,6 +379,13 @@ fn a_range_wholly_under_the_floor_is_recognised() {
     assert_eq!(floor("203.0.113.0/24"), None);
 }
 
+#[test]
+fn what_is_treated_as_public_can_be_told() {
+    let nets: Vec<IpNet> = vec!["203.0.113.0/24".parse().unwrap()];
+    let book = AddressBook::new(vec![], vec![], vec![], nets.clone());
+    assert_eq!(book.unwrap().treated_as_public(), nets);
+}
+
 proptest! {
     #[test]
     fn mapped_and_plain_ipv4_are_one_address(bits: u32) {
