@@ -175,7 +175,8 @@ impl Run {
         };
         let summary_file = self.summary.as_deref().map(create).transpose()?;
         let _log = LogLevel::init(run.config.log.min(Level::WARN));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        // One thread serves one command: it carries GiB/s, and others would cost each start more than they give.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(controls) = &controls {
             controls.serve()?;
         }

@@ -16,8 +16,9 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use super::identity::Means;
+use super::idmap::IdMaps;
 use super::launch::Launch;
-use super::mounts::{self, IdMaps};
+use super::mounts;
 use super::report::{self, Report, Reporter};
 use super::start::{self, NotStarted};
 use super::step::{At as _, StepError};

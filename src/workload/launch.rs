@@ -7,9 +7,9 @@
 //! ```
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::exit;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -23,9 +23,10 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use super::door;
-use super::identity::{self, Identity, Means};
+use super::identity::{Identity, Means};
+use super::idmap::IdMaps;
 use super::init::{self, FAILED, GRANTED, MAP, READY, exit_code};
-use super::mounts::{IdMaps, Text};
+use super::mounts::Text;
 use super::report::{self, Report, Reporter, Reports};
 use super::start::{self, Program};
 use super::step::{At as _, StepError};
@@ -110,18 +111,14 @@ impl Launch {
         reporter: &Reporter,
     ) -> Result<Sandbox, StepError> {
         let signals = follow(parent)?;
-        // Before there is a pid namespace, whose first process must be the sandbox's.
-        let maps = IdMaps::prepare(&self.view, self.identity, |owner| id_map(owner, self.identity))
-            .at("prepare the maps of file owners")?;
+        // They are made while the other namespaces are.
+        let maps = IdMaps::begin(&self.view, self.identity).at("prepare the maps of file owners")?;
         self.make_namespaces()?;
-        let opened = netns::open_here(&Plan::for_this_kernel()).map_err(io::Error::other);
-        let opened = opened.at("set up the network namespace")?;
-        handover::send(&sockets, opened).map_err(io::Error::other).at("hand the namespace over")?;
-        drop(sockets);
+        let maps = maps.finish(self.identity).at("prepare the maps of file owners")?;
         let (near, far) = UnixStream::pair().at("make a pair of sockets")?;
         match sys::fork().at("start the first process")? {
             Fork::Child => {
-                drop((near, signals));
+                drop((near, signals, sockets));
                 let reporter = reporter.as_descriptor().try_clone_to_owned();
                 match reporter {
                     Ok(reporter) => init::live(self, maps, far, reporter.into()),
@@ -129,10 +126,19 @@ impl Launch {
                 }
             }
             Fork::Parent(first) => {
-                drop(far);
-                // Where it fails it tells why itself, and its end is seen.
-                let _ = grant(first, &near, self.identity);
-                Ok(Sandbox { first, signals })
+                drop((far, maps));
+                // Meanwhile the first process builds its file system. It starts nothing before it is told to.
+                let opened =
+                    open_network(&sockets).and_then(|()| grant(first, &near, self.identity, &sockets));
+                match opened {
+                    Ok(()) => Ok(Sandbox { first, signals }),
+                    Err(error) => {
+                        // Before it can tell that nobody answers it any more: why is what counts.
+                        let _ = kill_process(first, rustix::process::Signal::KILL);
+                        let _ = waitpid(Some(first), WaitOptions::empty());
+                        Err(error)
+                    }
+                }
             }
         }
     }
@@ -222,51 +228,33 @@ fn follow(parent: Pid) -> Result<SignalFd, StepError> {
     SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC).at("hear of signals")
 }
 
-/// Answers the first process until it needs nothing more.
-fn grant(first: Pid, mut near: &UnixStream, identity: Identity) -> io::Result<()> {
-    loop {
-        let mut asked = [0];
-        near.read_exact(&mut asked)?;
-        match asked {
-            [MAP] => identity.map_child(first)?,
-            [READY] => return near.write_all(&[GRANTED]),
-            _ => return Err(io::ErrorKind::InvalidData.into()),
-        }
-        near.write_all(&[GRANTED])?;
-    }
+/// Sets the network namespace up, and gives its sockets to the gateway.
+fn open_network(gateway: &UnixStream) -> Result<(), StepError> {
+    let opened = netns::open_here(&Plan::for_this_kernel()).map_err(io::Error::other);
+    let opened = opened.at("set up the network namespace")?;
+    handover::offer(gateway, opened).map_err(io::Error::other).at("hand the namespace over")
 }
 
-/// A user namespace in which the files of an owner are the workload's.
-fn id_map((uid, gid): (u32, u32), workload: Identity) -> io::Result<OwnedFd> {
-    let (mut near, mut far) = UnixStream::pair()?;
-    let parent = getpid();
-    match sys::fork()? {
-        Fork::Child => {
-            drop(near);
-            let _ = set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-            if getppid() == Some(parent) && sys::unshare(UnshareFlags::NEWUSER).is_ok() {
-                let _ = far.write_all(&[READY]);
-                let _ = far.read_exact(&mut [0]);
-            }
-            exit(0)
+/// Answers the first process until it needs nothing more. Where that process fails it tells why itself, and its end is
+/// seen.
+fn grant(
+    first: Pid,
+    mut near: &UnixStream,
+    identity: Identity,
+    gateway: &UnixStream,
+) -> Result<(), StepError> {
+    let mut asked = [0];
+    while near.read_exact(&mut asked).is_ok() {
+        match asked {
+            [MAP] => identity.map_child(first).at("map the workload's user")?,
+            // The command starts when the gateway serves, and not before.
+            _ => handover::answer(gateway).map_err(io::Error::other).at("hand the namespace over")?,
         }
-        Fork::Parent(child) => {
-            drop(far);
-            let held = near.read_exact(&mut [0]).and_then(|()| {
-                // Of an id map the left side is what the disk holds, the right side what is seen (mount_setattr(2)).
-                identity::write_maps(
-                    child,
-                    identity::line(uid, workload.uid),
-                    identity::line(gid, workload.gid),
-                )?;
-                let path = Path::new("/proc").join(child.as_raw_nonzero().to_string()).join("ns/user");
-                Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-            });
-            drop(near);
-            let _ = waitpid(Some(child), WaitOptions::empty());
-            held
+        if near.write_all(&[GRANTED]).is_err() || asked == [READY] {
+            break;
         }
     }
+    Ok(())
 }
 
 /// Lets go of the command's streams: whoever reads or writes their other ends must see when the command closes them.

@@ -14,6 +14,7 @@ mod door;
 mod environment;
 mod hidden;
 mod identity;
+mod idmap;
 mod init;
 mod launch;
 mod machine;

@@ -18,6 +18,7 @@ use rustix::mount::{
 };
 
 use super::identity::{Identity, Means};
+use super::idmap::IdMaps;
 use super::step::{At as _, StepError};
 use super::view::{Access, Kind, Step, View};
 use crate::sys::{self, Reach};
@@ -57,35 +58,9 @@ pub(crate) struct Text {
     pub(crate) text: String,
 }
 
-/// User namespaces through which the files of an owner are seen as the workload's own, by that owner.
-#[derive(Debug, Default)]
-pub(crate) struct IdMaps(HashMap<(u32, u32), OwnedFd>);
-
-impl IdMaps {
-    /// Prepares them for everything that the steps open, as root. `make` makes a namespace that maps an owner.
-    pub(super) fn prepare(
-        view: &View,
-        identity: Identity,
-        make: impl Fn((u32, u32)) -> io::Result<OwnedFd>,
-    ) -> io::Result<Self> {
-        let mut maps = HashMap::new();
-        if identity.means == Means::Root {
-            for path in view.steps.iter().filter(|step| step.shows_the_host()).map(Step::at) {
-                let owner = fs::metadata(path).map(|held| (held.uid(), held.gid()));
-                if let Ok(owner) = owner
-                    && owner.0 != identity.uid
-                    && !maps.contains_key(&owner)
-                {
-                    maps.insert(owner, make(owner)?);
-                }
-            }
-        }
-        Ok(Self(maps))
-    }
-}
-
 impl Step {
-    fn shows_the_host(&self) -> bool {
+    /// Whether a copy of what the host has there is taken.
+    pub(super) fn shows_the_host(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Home { .. })
     }
 }
@@ -161,7 +136,7 @@ impl Tree<'_> {
     /// Lets the workload see as its own what belongs to the owner of the place.
     fn map_ids(&mut self, copy: &OwnedFd, at: &Path) {
         let Ok(stat) = rustix::fs::fstat(copy) else { return };
-        let Some(map) = self.maps.0.get(&(stat.st_uid, stat.st_gid)) else { return };
+        let Some(map) = self.maps.of((stat.st_uid, stat.st_gid)) else { return };
         // Some file systems below it may not know how; what matters is the one at the top.
         let mapped = sys::map_ids(copy.as_fd(), Reach::Tree, map.as_fd())
             .or_else(|_| sys::map_ids(copy.as_fd(), Reach::Alone, map.as_fd()));

@@ -16,7 +16,7 @@ use super::report::Report;
 use super::terminal::{Relay, Shape};
 use crate::app::{Happened, Running};
 use crate::namespaces::{Ended, Open};
-use crate::netns::handover::{self, Checked};
+use crate::netns::handover::{self, Checked, Offered};
 
 /// How a run ended without its command having its say.
 #[derive(Debug, thiserror::Error)]
@@ -99,11 +99,9 @@ impl Session {
         Ok(Self { helper: pid, heard, signals, shape, relay: None, doors, sockets, ended: false })
     }
 
-    /// Waits for the sandbox's sockets and looks at each.
+    /// Waits for the sandbox's sockets and looks at each. Nobody is served before: the thread may wait.
     pub(crate) async fn receive(&mut self) -> Result<Checked, RunError> {
-        let stream = self.sockets.try_clone()?;
-        let received = tokio::task::spawn_blocking(move || handover::receive(&stream)?.check());
-        match received.await.map_err(io::Error::other)? {
+        match handover::receive(&self.sockets).and_then(Offered::check) {
             Ok(checked) => Ok(checked),
             Err(refused) => {
                 let _ = handover::acknowledge(&self.sockets, Some(&refused));
