@@ -365,28 +365,17 @@ fn pinned_mirrors_serve_their_clients_and_a_project_cannot_name_another() {
     write(&outside.path().join("package.json"), "{\"name\": \"other\", \"version\": \"1.0.0\"}\n");
     let project = corp.desk.project();
     for client in clients {
-        let pip =
-            ["download", "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--retries", "1"];
-        let npm = ["install", "tidegate-sample", "--no-audit", "--no-fund", "--fetch-retries", "0"];
-        let cargo = ["fetch"];
-        let (program, args): (&str, Vec<&str>) = match client {
-            "pip" => ("pip", pip.iter().chain(&["tidegate-sample"]).copied().collect()),
-            "npm" => ("npm", npm.to_vec()),
-            "cargo" => ("cargo", cargo.to_vec()),
-            _ => {
-                apt(&corp, outside.path());
-                continue;
-            }
+        let Some((program, args)) = download(client, Place::Elsewhere) else {
+            apt(&corp, outside.path());
+            continue;
         };
         let ran = corp.run(outside.path(), program, &args);
         assert!(ran.status.success(), "{client}: {}", told(&ran));
         // The same in the project, whose own config names another host.
-        let args = match client {
-            "pip" => pip.iter().chain(&["-r", "requirements.txt"]).copied().collect(),
-            _ => args,
-        };
         let before = corp.decisions(EVIL).len();
-        let refused = corp.run(&project, program, &args);
+        let refused =
+            download(client, Place::Project).map(|(program, args)| corp.run(&project, program, &args));
+        let refused = refused.unwrap();
         assert!(!refused.status.success() && told(&refused).contains("403"), "{client}: {}", told(&refused));
         let after = corp.decisions(EVIL);
         assert!(after.len() > before && after.iter().all(|line| line["reason"] == "not_listed"), "{after:?}");
@@ -400,12 +389,42 @@ fn pinned_mirrors_serve_their_clients_and_a_project_cannot_name_another() {
     }
 }
 
+/// Where a client is started.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a project whose own files name another registry.
+    Project,
+    Elsewhere,
+}
+
+/// What downloads the sample by a client, but apt, which needs folders of its own.
+fn download(client: &str, place: Place) -> Option<(&'static str, Vec<&'static str>)> {
+    const PIP: [&str; 6] =
+        ["download", "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--retries", "1"];
+    Some(match client {
+        "pip" if place == Place::Project => ("pip", [&PIP[..], &["-r", "requirements.txt"]].concat()),
+        "pip" => ("pip", [&PIP[..], &["tidegate-sample"]].concat()),
+        "npm" => {
+            ("npm", vec!["install", "tidegate-sample", "--no-audit", "--no-fund", "--fetch-retries", "0"])
+        }
+        "cargo" => ("cargo", vec!["fetch"]),
+        _ => return None,
+    })
+}
+
+/// Options that make apt use folders in this one, as anybody.
+fn apt_options(folder: &Path) -> Vec<String> {
+    fs::create_dir_all(folder.join("lists/partial")).unwrap();
+    let own = |key: &str, name: &str| format!("{key}={}", folder.join(name).display());
+    let all = [own("Dir::State::lists", "lists"), own("Dir::Cache", "cache")];
+    let fixed = ["APT::Sandbox::User=root".to_owned(), "Acquire::Retries=0".to_owned()];
+    all.into_iter().chain(fixed).flat_map(|option| ["-o".to_owned(), option]).collect()
+}
+
 /// apt in folders of its own: the repository of the mirror, over plain HTTP, which is held to reading.
 fn apt(corp: &Corp, folder: &Path) {
-    fs::create_dir_all(folder.join("lists/partial")).unwrap();
-    let state = format!("Dir::State::lists={}", folder.join("lists").display());
-    let cache = format!("Dir::Cache={}", folder.join("cache").display());
-    let options = ["-o", &state, "-o", &cache, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=0"];
+    let options = apt_options(folder);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let run = |verb: &[&str]| corp.run(folder, "apt-get", &[&options[..], verb].concat());
     let updated = run(&["update"]);
     assert!(updated.status.success(), "{}", told(&updated));
@@ -415,4 +434,86 @@ fn apt(corp: &Corp, folder: &Path) {
     let put = format!("http://{MIRROR}/files/apt/x");
     let refused = corp.run(folder, "curl", &["-sS", "-i", "-X", "PUT", "-d", "x", &put]);
     assert!(told(&refused).contains("method_not_allowed"), "{}", told(&refused));
+}
+
+/// A run reaches what `--registry` names, by the tables that a person has pinned, and nothing else: not what the project
+/// in which it works names, and not the registry of another client.
+#[test]
+fn a_run_opens_the_registries_that_it_names() {
+    let Some(corp) = corp() else { return };
+    let clients = clients();
+    let found = corp.spawn(&mut corp.desk.discover(&clients));
+    assert_eq!(found.status.code(), Some(0), "{}", told(&found));
+    let tables = String::from_utf8(found.stdout.clone()).unwrap();
+    let config = corp.desk.path().join("run.toml");
+    fs::write(&config, format!("[dns]\nupstreams = [\"udp://198.51.100.53\"]\n{tables}")).unwrap();
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+    let (outside, project) = (corp.desk.path().join("outside"), corp.desk.project());
+    write(&outside.join("Cargo.toml"), CARGO_PROJECT);
+    write(&outside.join("src/lib.rs"), "");
+    write(&outside.join("package.json"), "{\"name\": \"other\", \"version\": \"1.0.0\"}\n");
+    for client in clients {
+        let audit = corp.desk.path().join(format!("{client}.jsonl"));
+        let run = |folder: &Path, registry: &[&str], words: &[&str]| {
+            let mut tidegate = verb(["run", "--config"]);
+            tidegate.arg(&config).args(registry).arg("--audit").arg(&audit);
+            // In /tmp, which a run sees empty; and the user's npm settings are hidden, because they hold a token.
+            tidegate.arg("--ro").arg(corp.desk.path().join("ca.pem"));
+            tidegate.arg("--ro").arg(corp.desk.home().join(".npmrc"));
+            tidegate.arg("--").args(words).env_clear().current_dir(folder).env("HOME", corp.desk.home());
+            tidegate.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+            corp.spawn(&mut tidegate)
+        };
+        let apt = apt_options(&outside);
+        let apt = |verb: &[&'static str]| -> Vec<String> {
+            let words = ["apt-get".to_owned()].into_iter().chain(apt.iter().cloned());
+            words.chain(verb.iter().map(|word| (*word).to_owned())).collect()
+        };
+        let downloads: Vec<Vec<String>> = match download(client, Place::Elsewhere) {
+            None => vec![apt(&["update"]), apt(&["download", "tidegate-sample"])],
+            Some((program, args)) => vec![words_of(program, &args)],
+        };
+        let program = &downloads[0][0];
+        if !run(&outside, &[], &[program, "--version"]).status.success() {
+            // A workload of root is nobody whom root's own folders let in.
+            eprintln!("skipped: a run here cannot start {program}");
+            continue;
+        }
+        for words in &downloads {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let ran = run(&outside, &["--registry", client], &words);
+            assert!(ran.status.success(), "{words:?}: {}", told(&ran));
+        }
+        let first: Vec<&str> = downloads[0].iter().map(String::as_str).collect();
+        let refused = run(&outside, &[], &first);
+        assert!(!told(&refused).contains("contacted 1"), "{}", told(&refused));
+        if let Some((program, args)) = download(client, Place::Project) {
+            let words = words_of(program, &args);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let refused = run(&project, &["--registry", client], &words);
+            assert!(
+                !refused.status.success() && told(&refused).contains("403"),
+                "{client}: {}",
+                told(&refused)
+            );
+            assert!(told(&refused).contains(&format!("{EVIL}:443  not_listed")), "{}", told(&refused));
+        }
+        let audit = fs::read_to_string(&audit).unwrap();
+        let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        for line in lines.filter(|line| line["event"] == "decision") {
+            let rule = line["rule"].as_str().unwrap_or_default();
+            let expected = match line["decision"] == "allow" {
+                true => line["host"] != EVIL && rule.starts_with(&format!("registry.{client}")),
+                false => line["reason"] == "not_listed",
+            };
+            assert!(expected, "{line}");
+        }
+    }
+    assert!(corp.scene.dns().asked_under(EVIL).is_empty(), "a denied name was looked up");
+}
+
+fn words_of(program: &str, args: &[&str]) -> Vec<String> {
+    // Debian's own, which whoever runs the command may read.
+    let program: &[&str] = if program == "pip" { &[PYTHON, "-m", "pip"] } else { &[program] };
+    program.iter().chain(args).map(|word| (*word).to_owned()).collect()
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use super::world::{Who, World, both, text};
+use super::world::{Who, World, both, text, with};
 
 /// What each attempt came to: `done …` or why not.
 fn attempts(output: &[u8]) -> BTreeMap<String, String> {
@@ -105,11 +105,8 @@ fn sockets_of_the_users_programs_are_out_of_reach() {
     });
 }
 
-#[test]
-fn what_the_kernel_would_give_is_refused() {
-    let script = format!(
-        "{PRELUDE}{}",
-        r#"
+/// What a process may ask of the kernel, one attempt a line.
+const ASKED: &str = r#"
 attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM) and 1)
 attempt("packet", lambda: socket.socket(17, socket.SOCK_RAW, 3) and 1)
 attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1) and 1)
@@ -145,8 +142,11 @@ def rebind(port, reuse):
 for port in (3128, 15001, 15053):
     attempt(f"rebind {port}", lambda: rebind(port, True))
 attempt("bind", lambda: rebind(8080, True))
-"#
-    );
+"#;
+
+#[test]
+fn what_the_kernel_would_give_is_refused() {
+    let script = format!("{PRELUDE}{ASKED}");
     both(|world| {
         let output = world.run(&[], &["/usr/bin/python3", "-c", &script]);
         let inside = attempts(&output.stdout);
@@ -173,6 +173,51 @@ attempt("bind", lambda: rebind(8080, True))
                 assert_eq!(inside[name], outcome, "{name}");
             }
         }
+    });
+}
+
+/// Of what is asked above, that which does no harm to a machine in namespaces of its own, and which root gets.
+const HARMLESS: [&str; 15] = [
+    "packet",
+    "raw",
+    "netlink netfilter",
+    "keyctl",
+    "userns",
+    "netns",
+    "mount",
+    "umount",
+    "setns",
+    "pid 1 descriptors",
+    "pid 1 environment",
+    "ip_forward",
+    "rebind 3128",
+    "rebind 15001",
+    "rebind 15053",
+];
+
+#[test]
+fn what_is_refused_inside_comes_to_something_outside() {
+    // Each in a process of its own, and nothing but what is named: other attempts would change the machine.
+    let apart = format!(
+        r#"
+def apart(name, act):
+    if name not in {HARMLESS:?}:
+        return
+    child = os.fork()
+    if child == 0:
+        attempt_here(name, act)
+        os._exit(0)
+    os.waitpid(child, 0)
+attempt_here, attempt = attempt, apart
+"#
+    );
+    with(Who::Root, |world| {
+        let script = format!("{PRELUDE}{apart}{ASKED}");
+        let namespaces = ["unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--mount-proc"];
+        let output = world.outside(&[&namespaces[..], &["/usr/bin/python3", "-c", &script]].concat());
+        let outside = attempts(&output.stdout);
+        let done = |name: &str| outside.get(name).is_some_and(|outcome| outcome.starts_with("done"));
+        assert!(HARMLESS.into_iter().all(done), "{outside:#?} {}", text(&output.stderr));
     });
 }
 

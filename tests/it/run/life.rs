@@ -9,15 +9,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::world::{Input, Running, both, text};
 use crate::support::eventually;
 
-/// Reads lines of a run's output until one says so.
-fn until(run: &mut Running, line: &str) {
+/// Reads lines of a run's output until one says so. Gives all of them.
+fn until(run: &mut Running, line: &str) -> String {
     let mut output = BufReader::new(run.child().stdout.take().unwrap());
-    let mut read = String::new();
-    while read.trim_end() != line {
-        read.clear();
-        assert!(output.read_line(&mut read).unwrap() > 0, "the output ended before {line:?}");
+    let mut all = String::new();
+    while all.lines().next_back() != Some(line) {
+        assert!(output.read_line(&mut all).unwrap() > 0, "the output ended before {line:?}: {all}");
     }
     run.child().stdout = Some(output.into_inner());
+    all
 }
 
 #[test]
@@ -120,6 +120,42 @@ fn whichever_process_is_killed_nothing_is_left() {
             eventually("the namespace has gone", || (!namespaces().contains(&namespace)).then_some(()));
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
             assert!(!mounts.contains(folder.to_str().unwrap()), "{mounts}");
+        }
+    });
+}
+
+/// TIDEGATE_RUNS=200 starts as many as the promise names.
+#[test]
+fn runs_that_are_there_at_once_have_each_their_own_policy_and_log() {
+    #[expect(clippy::disallowed_methods, reason = "how whoever runs it by hand asks for more")]
+    let count = std::env::var("TIDEGATE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(16_usize);
+    let host = |number: usize| format!("n{}.many.example.test", number % count);
+    both(|world| {
+        let mut runs: Vec<Running> = (0..count)
+            .map(|number| {
+                let (own, other) = (host(number), host(number + 1));
+                let script = format!(
+                    "for host in {own} {other}; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://$host/; done; \
+                     curl -s --noproxy '*' -o /dev/null http://{other}/ || echo refused; echo ready; read line"
+                );
+                let (allow, audit) = (format!("{own}:80"), format!("{number}.jsonl"));
+                world.start(&["--allow", &allow, "--audit", &audit], &["sh", "-c", &script], Input::Open)
+            })
+            .collect();
+        for run in &mut runs {
+            assert_eq!(until(run, "ready"), "200\n403\nrefused\nready\n");
+        }
+        // All are there. Each ends with its input.
+        for (number, mut run) in runs.into_iter().enumerate() {
+            drop(run.child().stdin.take());
+            let output = run.output();
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+            let audit = fs::read_to_string(world.workspace().join(format!("{number}.jsonl"))).unwrap();
+            let lines = audit.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            for line in lines.filter(|line| line["event"] == "decision") {
+                let expected = if line["decision"] == "allow" { host(number) } else { host(number + 1) };
+                assert_eq!(line["host"], *expected, "{line}");
+            }
         }
     });
 }

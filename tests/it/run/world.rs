@@ -91,6 +91,7 @@ impl World {
             "echo.example.test",
             "learned.example.com",
             "api.example.com",
+            "*.many.example.test",
         ]
         .iter()
         .fold(Zone::new(), |zone, name| zone.with(name, &["A 203.0.113.10"]).unwrap());
