@@ -17,6 +17,7 @@ use std::time::Duration;
 use policy::{Event, Gate, Observer, Receipt, SandboxId, Socket};
 use prometheus::Registry;
 use proxy::UpstreamProxy;
+use proxy::tls::Trust;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -87,6 +88,8 @@ pub(crate) struct Core {
     pub(crate) roles: Arc<Roles>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) doors: Arc<Doors>,
+    /// What TLS listeners are made of, where there are any.
+    pub(crate) trust: Option<Arc<Trust>>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -223,7 +226,8 @@ impl App {
             Some(_) => Some(admin::Namespaces::own().map_err(StartError::Namespaces)?),
             None => None,
         };
-        let listeners = Listeners::bind(&config.listen).await?;
+        let trust = config.beside.tls.as_ref().map(|tls| Trust::new(Arc::clone(&tls.material)));
+        let listeners = Listeners::bind(&config.listen, trust.as_ref()).await?;
         listeners::admit(&config.listen, &config)?;
         let doors = Arc::new(Doors::new(Arc::clone(&gateway)));
         let sockets = config.doors(&config.listen);
@@ -254,7 +258,7 @@ impl App {
             listeners: config.listen.all().map(|listener| Arc::clone(&listener.name)).collect(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
-        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes, doors };
+        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes, doors, trust };
         Ok(Self { core, sockets, config, dns, listeners, host, own, stop })
     }
 

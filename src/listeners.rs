@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use policy::{ListenerName, Owner, Socket};
+use proxy::tls::Trust;
 use rustix::process::geteuid;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
@@ -61,19 +62,27 @@ impl Drop for Files {
 }
 
 impl Listeners {
-    /// Binds all of them, or none. The admin socket is its own user's alone until [`admit`]. Needs a tokio runtime.
+    /// Binds all of them, or none. `trust` is what TLS listeners are made of. The admin socket is its own user's alone until [`admit`]. Needs a tokio runtime.
     ///
     /// # Errors
     /// The first one that cannot be bound.
-    pub async fn bind(listen: &Listen) -> Result<Self, BindError> {
+    pub async fn bind(listen: &Listen, trust: Option<&Arc<Trust>>) -> Result<Self, BindError> {
         let mut files = Files::default();
         let mut proxy = Vec::with_capacity(listen.proxy.len());
         for listener in &listen.proxy {
-            // Unix sockets open with the policy that names them.
-            if let Endpoint::Tcp(address) = listener.at {
-                let bound = proxy::Listener::tcp(Arc::clone(&listener.name), address);
-                proxy.push(bound.map_err(|why| error(&address, why))?);
-            }
+            let name = Arc::clone(&listener.name);
+            let bound = match (&listener.at, trust) {
+                (Endpoint::Tcp(address), _) => proxy::Listener::tcp(name, *address),
+                (Endpoint::Tls(address), Some(trust)) => {
+                    proxy::Listener::tls(name, *address, Arc::clone(trust))
+                }
+                (Endpoint::Tls(_), None) => {
+                    Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no certificate for it"))
+                }
+                // They open with the policy that names them.
+                (Endpoint::Unix(_), _) => continue,
+            };
+            proxy.push(bound.map_err(|why| error(&listener.at, why))?);
         }
         let mut dns = Vec::with_capacity(listen.dns.len());
         for listener in &listen.dns {

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use policy::Generation;
 use policy::file::Mistake;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::app::Core;
 use crate::audit::Notice;
-use crate::config::{self, Config, ConfigError, Fingerprint, Lists};
+use crate::config::{self, Beside, Config, ConfigError, Fingerprint};
 use crate::listeners;
 use crate::logging::LogLevel;
 
@@ -32,8 +33,8 @@ pub struct Reloader {
     log: LogLevel,
     /// What the tables that are read at the start only say.
     started_with: Config,
-    /// The deny lists of the policy in force.
-    lists: Lists,
+    /// What other files held when the config in force was read.
+    beside: Beside,
     watched: Watched,
 }
 
@@ -47,16 +48,16 @@ impl Reloader {
         started_with: Config,
         seen: Option<Fingerprint>,
     ) -> Self {
-        let lists = started_with.lists.clone();
-        let seen = seen.map(|seen| seen.beside(lists.seen()));
-        Self { core, path, log, started_with, lists, watched: Watched::new(seen) }
+        let beside = started_with.beside.clone();
+        let seen = seen.map(|seen| seen.beside(beside.seen()));
+        Self { core, path, log, started_with, beside, watched: Watched::new(seen) }
     }
 
     /// Waits until the config has changed and settled.
     pub async fn changed(&mut self) {
         loop {
             sleep(LOOK_EVERY).await;
-            if self.watched.look(look_at_all(&self.path, &self.lists), Instant::now()) {
+            if self.watched.look(look_at_all(&self.path, &self.beside), Instant::now()) {
                 return;
             }
         }
@@ -68,21 +69,24 @@ impl Reloader {
     /// Why the old policy stays in force.
     pub async fn reload(&mut self, by: Option<u32>) -> Result<Generation, ConfigError> {
         let config_seen = look(&self.path);
-        let seen = look_at_all(&self.path, &self.lists);
+        let seen = look_at_all(&self.path, &self.beside);
         let (path, local) = (self.path.clone(), self.core.gate.local_addresses());
-        let lists = self.lists.clone();
+        let before = self.beside.clone();
         let read =
-            tokio::task::spawn_blocking(move || config::load_again(&path, dns::clock::now(), &local, &lists))
-                .await;
+            spawn_blocking(move || config::load_again(&path, dns::clock::now(), &local, &before)).await;
         // What changed while it was read is read again once it has settled.
         self.watched.read(seen);
         match read {
             Ok(Ok(config)) => {
-                self.watched.read(config_seen.map(|seen| seen.beside(config.lists.seen())));
+                self.watched.read(config_seen.map(|seen| seen.beside(config.beside.seen())));
                 let sockets = config.doors(&self.started_with.listen);
                 match self.core.doors.bind(&sockets) {
                     Ok(bound) => {
-                        self.lists = config.lists.clone();
+                        // The streams of what is not trusted any more end with the policy that follows.
+                        if let Err(error) = self.trust(&config).await {
+                            return Err(self.fail(error, by));
+                        }
+                        self.note_beside(&config);
                         let generation = self.install(&config, by).await;
                         self.core.doors.serve(bound, &sockets);
                         Ok(generation)
@@ -97,6 +101,24 @@ impl Reloader {
             // It has panicked: the old policy stays, as after any other mistake.
             Err(error) => Err(self.fail(format!("reading it has failed: {error}"), by)),
         }
+    }
+
+    /// Puts in force what the TLS listeners are made of, where it is not what it was.
+    async fn trust(&self, config: &Config) -> Result<(), String> {
+        let (Some(trust), Some(tls)) = (&self.core.trust, &config.beside.tls) else { return Ok(()) };
+        if Arc::ptr_eq(&trust.material(), &tls.material) {
+            return Ok(());
+        }
+        let (trust, material) = (Arc::clone(trust), Arc::clone(&tls.material));
+        let replaced = spawn_blocking(move || trust.replace(&material)).await;
+        replaced.map_err(|error| format!("judging the clients' certificates has failed: {error}"))
+    }
+
+    /// Notes what the other files held. A config that names no certificate any more waits for a restart, and so the one in
+    /// use is followed on.
+    fn note_beside(&mut self, config: &Config) {
+        let tls = config.beside.tls.clone().or_else(|| self.beside.tls.take());
+        self.beside = Beside { tls, ..config.beside.clone() };
     }
 
     async fn install(&self, config: &Config, by: Option<u32>) -> Generation {
@@ -120,7 +142,7 @@ impl Reloader {
         core.status.reloaded(true, now, detail);
         drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
-        drop(tokio::task::spawn_blocking(crate::sys::give_back_free_memory));
+        drop(spawn_blocking(crate::sys::give_back_free_memory));
         generation
     }
 
@@ -145,9 +167,9 @@ fn look(path: &Path) -> Option<Fingerprint> {
     Fingerprint::of(path).ok()
 }
 
-/// A config with its deny lists.
-fn look_at_all(path: &Path, lists: &Lists) -> Option<Fingerprint> {
-    Some(look(path)?.beside(lists.look().iter()))
+/// A config with the other files that it names.
+fn look_at_all(path: &Path, beside: &Beside) -> Option<Fingerprint> {
+    Some(look(path)?.beside(beside.look().iter()))
 }
 
 /// What is known of a config between looks; `None` stands for one that has vanished.

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::destination::{Destination, Host, Port};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
-use crate::identity::Stranger;
+use crate::identity::{Means, Stranger};
 use crate::sandbox::{Peer, SandboxId};
 use crate::time::Timestamp;
 
@@ -238,6 +238,8 @@ pub struct Attempt {
     pub at: Timestamp,
     /// Whose it is, or why that is not known.
     pub who: Result<SandboxId, Stranger>,
+    /// By what its sandbox is known.
+    pub means: Option<Means>,
     /// The way it came in.
     pub inbound: Inbound,
     /// The client, as the gateway saw it: what identifies it anew when the policy changes.

@@ -15,7 +15,7 @@ pub(crate) use self::resolved::port_to_dial;
 use self::search::{Candidate, Search};
 use crate::attempt::Ask;
 use crate::destination::{Destination, Host, Port};
-use crate::identity::Stranger;
+use crate::identity::{Evidence, Stranger};
 use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, RuleRef};
@@ -67,7 +67,7 @@ impl View<'_> {
                 return Verdict::Deny(None, Finding::bare(reason));
             }
         };
-        trace.step(|| format!("who: sandbox {}", sandbox.id));
+        trace.step(|| format!("who: sandbox {}, known by {}", sandbox.id, known_by(&sandbox.identify)));
         if let Some(reason) = sandbox.life.at(self.now).reason() {
             trace.step(|| format!("who: {reason}"));
             return Verdict::Deny(Some(Arc::clone(sandbox)), Finding::bare(reason));
@@ -248,4 +248,12 @@ impl View<'_> {
 
 fn is_special(host: &Host) -> bool {
     matches!(host, Host::Name(name) if special_use_name(name).is_some())
+}
+
+/// How the clients of a sandbox are known, for people.
+fn known_by(identify: &[Evidence]) -> String {
+    match identify {
+        [] => "a namespace of its own alone".to_owned(),
+        entries => entries.iter().map(ToString::to_string).collect::<Vec<_>>().join(", or "),
+    }
 }

@@ -55,6 +55,8 @@ pub struct Read<'a> {
     pub listeners: Vec<(ListenerName, Spot<'a>)>,
     /// The unix sockets by which sandboxes are known.
     pub sockets: Vec<(Socket, Spot<'a>)>,
+    /// The entries that ask for a client certificate: the listener that each of them names, and its place.
+    pub certificates: Vec<(Option<ListenerName>, Spot<'a>)>,
     /// The loopback ports of the host that `[internal.X] host_port` opens; none may be a listener of the gateway.
     pub host_ports: Vec<(SocketAddr, Spot<'a>)>,
 }
@@ -76,7 +78,7 @@ pub fn read<'a>(
     let registries = registry::read(config, &context);
     let policies = policies::read(config, &context, &registries, lists);
     let (internals, host_ports) = internal::read(config, &context);
-    let sandboxes::Read { mut sandboxes, listeners, sockets } =
+    let sandboxes::Read { mut sandboxes, listeners, sockets, certificates } =
         sandboxes::read(config, now, &policies, &internals);
     if let Some(invocation) = invocation {
         invocation.add_to(config, &policies, &mut sandboxes);
@@ -86,7 +88,7 @@ pub fn read<'a>(
         conflicts.iter().for_each(|conflict| shadowed(config, conflict));
         Policy::default()
     });
-    Read { policy, listeners, sockets, host_ports }
+    Read { policy, listeners, sockets, certificates, host_ports }
 }
 
 /// Reads a config that has the tables of this crate only.

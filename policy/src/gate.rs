@@ -21,6 +21,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 
 pub use self::alias::AliasJudge;
+use self::clients::recognized;
 pub use self::inside::ByName;
 pub use self::shown::Shown;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
@@ -147,10 +148,10 @@ impl Gate {
             destination.host = name;
         }
         let held = self.in_force.load();
-        let who = held.policy.identities.identify(peer).cloned();
+        let (who, means) = recognized(&held.policy.identities, peer);
         let count = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (id, peer, generation) = (AttemptId::new(at, self.run, count), peer.clone(), held.generation);
-        Attempt { id, at, who, inbound, peer, ask, generation }
+        Attempt { id, at, who, means, inbound, peer, ask, generation }
     }
 
     /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
@@ -162,7 +163,7 @@ impl Gate {
     fn check_as(&self, mut attempt: Attempt, meant: Option<&Ask>) -> Decision {
         let held = self.in_force.load();
         if attempt.generation != held.generation {
-            attempt.who = held.policy.identities.identify(&attempt.peer).cloned();
+            (attempt.who, attempt.means) = recognized(&held.policy.identities, &attempt.peer);
             attempt.generation = held.generation;
         }
         let now = self.advance(attempt.at);

@@ -53,7 +53,7 @@ pub use destination::{BadDestination, Destination, Host, Port};
 pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 pub use gate::{AliasJudge, ByName, Gate, Generation, Resolved, Shown};
 pub use hostname::{BadHost, Hostname};
-pub use identity::{Credentials, Stranger, TokenHash};
+pub use identity::{Certificate, Credentials, Means, Stranger, TokenHash};
 pub use limits::Limits;
 pub use list::List;
 pub use namespace::Namespace;

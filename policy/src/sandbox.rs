@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::destination::Host;
-use crate::identity::Credentials;
+use crate::identity::{Certificate, Credentials, Presented};
 use crate::namespace::Namespace;
 
 /// The name of a sandbox: 1 to 64 characters of `a-z A-Z 0-9 . _ -`, starting with a letter or a digit.
@@ -63,6 +63,8 @@ pub struct Peer {
     pub user: Option<Arc<User>>,
     /// What it presents; shared too.
     pub credentials: Option<Arc<Credentials>>,
+    /// The certificate by which it opened its connection, where it speaks TLS to the gateway.
+    pub certificate: Option<Arc<Certificate>>,
 }
 
 impl Peer {
@@ -71,7 +73,7 @@ impl Peer {
     pub fn new(listener: ListenerName, address: Option<SocketAddr>) -> Self {
         // A dual-stack listener reports IPv4 clients as ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
         let address = address.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        Self { listener, address, namespace: None, user: None, credentials: None }
+        Self { listener, address, namespace: None, user: None, credentials: None, certificate: None }
     }
 
     /// A client in a sandbox's own namespace. Its address says nothing: every address is local there, and a client may
@@ -79,7 +81,7 @@ impl Peer {
     #[must_use]
     pub fn inside(namespace: Arc<Namespace>, address: Option<SocketAddr>) -> Self {
         let listener = Arc::clone(namespace.listener());
-        Self { listener, address, namespace: Some(namespace), user: None, credentials: None }
+        Self { namespace: Some(namespace), address, ..Self::new(listener, None) }
     }
 
     /// The same client, known to run as a user.
@@ -94,6 +96,26 @@ impl Peer {
     pub fn presenting(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(Arc::new(credentials));
         self
+    }
+
+    /// The same client, which has proved to hold the key of a certificate.
+    #[must_use]
+    pub fn certified(mut self, certificate: Arc<Certificate>) -> Self {
+        self.certificate = Some(certificate);
+        self
+    }
+
+    /// Whether it presents this.
+    pub(crate) fn presents(&self, wanted: &Presented) -> bool {
+        match wanted {
+            Presented::Token(wanted) => match self.credentials.as_deref() {
+                Some(Credentials::Token { hash, .. }) => hash == wanted,
+                Some(Credentials::Unreadable) | None => false,
+            },
+            Presented::Spiffe(_) | Presented::Dns(_) | Presented::Cn(_) => {
+                self.certificate.as_ref().is_some_and(|certificate| certificate.names().contains(wanted))
+            }
+        }
     }
 
     /// The name that a host stands for where this client is, if it is a bound address there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dns::clock::now;
 use policy::{Ask, Attempt, Inbound, Peer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::first_bytes::{Carried, Established};
@@ -83,7 +83,7 @@ impl Connection {
     /// read: closing at once would then reset the connection (RFC 1122 §4.2.2.13), and the answer could be lost.
     pub(crate) async fn finish(mut self, answer: &[u8], unread: bool) {
         let ending = async {
-            self.stream.write_all(answer).await?;
+            self.stream.send(answer).await?;
             if unread {
                 self.stream.shutdown().await?;
                 tokio::io::copy(&mut (&mut self.stream).take(LINGER.0), &mut tokio::io::sink()).await?;

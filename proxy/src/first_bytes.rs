@@ -168,7 +168,7 @@ impl Established {
         let meter = Arc::clone(&self.tunnel.meter);
         loop {
             // The request may be longer than what told it apart.
-            alive(&meter, self.tunnel.client.write_all(&server)).await?;
+            alive(&meter, self.tunnel.client.send(&server)).await?;
             server.clear();
             if after.is_handshake() {
                 break;
@@ -268,7 +268,7 @@ impl Established {
             self.session.cut(reason);
             // To whoever speaks TLS, in TLS; a client that said nothing or something else would not understand.
             if reason != Reason::TlsRequired && self.tunnel.meter.up() > 0 {
-                let _ = timeout(ALERT_WITHIN, self.tunnel.client.write_all(&ACCESS_DENIED)).await;
+                let _ = timeout(ALERT_WITHIN, self.tunnel.client.send(&ACCESS_DENIED)).await;
             }
         }
         self.tunnel.client.reset_on_close();

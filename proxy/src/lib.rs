@@ -14,6 +14,7 @@ pub mod live;
 pub mod socks5;
 pub mod stream;
 pub mod tcp;
+pub mod tls;
 pub mod tunnel;
 
 mod connection;

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::connection::Connection;
 use crate::gateway::Gateway;
 use crate::stream::{self, Stream};
+use crate::tls::{self, Trust};
 
 /// Connections that the kernel completes ahead of us; bursts of installers open dozens at once.
 const BACKLOG: u32 = 1024;
@@ -27,6 +28,8 @@ pub struct Listener {
     entrance: Entrance,
     /// Where it listens, if it takes connections that were meant for other addresses.
     captures: Option<SocketAddr>,
+    /// What its clients shake hands by, if they speak TLS.
+    trust: Option<Arc<Trust>>,
     socket: Socket,
 }
 
@@ -49,7 +52,19 @@ impl Listener {
         let listener = socket.listen(BACKLOG)?;
         // Linux gives what is set here to every accepted socket: no system call for each of them.
         stream::tune(&listener);
-        Ok(Self { entrance: name.into(), captures: None, socket: Socket::Tcp(listener) })
+        Ok(Self::plain(name.into(), None, Socket::Tcp(listener)))
+    }
+
+    /// Listens on an address for clients that speak TLS to the gateway.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn tls(name: ListenerName, address: SocketAddr, trust: Arc<Trust>) -> io::Result<Self> {
+        Ok(Self { trust: Some(trust), ..Self::tcp(name, address)? })
+    }
+
+    const fn plain(entrance: Entrance, captures: Option<SocketAddr>, socket: Socket) -> Self {
+        Self { entrance, captures, trust: None, socket }
     }
 
     /// Listens on a unix socket. Whoever may write to the file may connect: its mode is the caller's to set.
@@ -58,7 +73,7 @@ impl Listener {
     /// What the kernel says; the path must not exist.
     pub fn unix(name: ListenerName, path: &Path) -> io::Result<Self> {
         let socket = Socket::Unix(UnixListener::bind(path)?);
-        Ok(Self { entrance: name.into(), captures: None, socket })
+        Ok(Self::plain(name.into(), None, socket))
     }
 
     /// Takes over the proxy port in a sandbox's own namespace: what a client there speaks to on purpose.
@@ -67,7 +82,7 @@ impl Listener {
     /// What the kernel says.
     pub fn inside(namespace: Arc<Namespace>, listener: std::net::TcpListener) -> io::Result<Self> {
         let socket = Socket::Tcp(handed_over(listener)?);
-        Ok(Self { entrance: namespace.into(), captures: None, socket })
+        Ok(Self::plain(namespace.into(), None, socket))
     }
 
     /// Takes over the port in a sandbox's own namespace to which the kernel redirects every other connection there.
@@ -77,7 +92,7 @@ impl Listener {
     pub fn captured(namespace: Arc<Namespace>, listener: std::net::TcpListener) -> io::Result<Self> {
         let own = listener.local_addr()?;
         let socket = Socket::Tcp(handed_over(listener)?);
-        Ok(Self { entrance: namespace.into(), captures: Some(own), socket })
+        Ok(Self::plain(namespace.into(), Some(own), socket))
     }
 
     /// Where it listens; `None` for a unix socket.
@@ -97,8 +112,15 @@ impl Listener {
                     failing = false;
                     // One that finds no room is closed at once.
                     let Some(client) = gateway.client(&peer) else { continue };
-                    let connection = Connection { stream, peer, client, captured_at: self.captures };
-                    tokio::spawn(connection.serve());
+                    match (stream, &self.trust) {
+                        (Stream::Tcp(tcp), Some(trust)) => {
+                            tokio::spawn(tls::serve(Arc::clone(trust), tcp, peer, client));
+                        }
+                        (stream, _) => {
+                            let connection = Connection { stream, peer, client, captured_at: self.captures };
+                            tokio::spawn(connection.serve());
+                        }
+                    }
                 }
                 // The client has gone already (accept(2)).
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

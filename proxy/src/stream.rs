@@ -1,4 +1,4 @@
-//! The two kinds of stream that a client can come in on, as one type.
+//! The kinds of stream that a client can come in on, as one type.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -8,8 +8,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::tls::TlsStream;
 
 /// How long a silent peer is believed before the kernel asks whether it is still there.
 ///
@@ -30,38 +32,61 @@ pub(crate) fn with_buffer<R>(work: impl FnOnce(&mut ReadBuf<'_>) -> R) -> R {
     BUFFERS.with_borrow_mut(|buffer| work(&mut ReadBuf::new(buffer)))
 }
 
-/// A connected byte stream: TCP, or a unix socket that stands for one sandbox.
+/// A connected byte stream: TCP, a unix socket that stands for one sandbox, or TLS with a client.
 #[derive(Debug)]
 pub enum Stream {
     /// A TCP connection.
     Tcp(TcpStream),
     /// A unix stream socket.
     Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
     /// Sends small writes at once and lets the kernel notice a dead peer. Failure is not fatal: the stream
     /// works without either.
     pub fn tune(&self) {
-        if let Self::Tcp(tcp) = self {
-            tune(tcp);
+        match self {
+            Self::Tcp(tcp) => tune(tcp),
+            Self::Tls(tls) => tune(tls.tcp()),
+            Self::Unix(_) => {}
         }
     }
 
     /// Lets the kernel notice a dead peer, from now on.
     pub(crate) fn keep_alive(&self) {
-        if let Self::Tcp(tcp) = self {
-            keep_alive(tcp);
+        match self {
+            Self::Tcp(tcp) => keep_alive(tcp),
+            Self::Tls(tls) => keep_alive(tls.tcp()),
+            Self::Unix(_) => {}
         }
     }
 
     /// Makes the close that follows a reset (RFC 1122 §4.2.2.13): the peer learns at once that the stream
     /// was cut, and does not take what it has for the whole. A unix socket can only be closed.
     pub fn reset_on_close(&self) {
-        if let Self::Tcp(tcp) = self {
+        match self {
             // Failing leaves an orderly close, which still ends the stream.
-            let _ = tcp.set_zero_linger();
+            Self::Tcp(tcp) => drop(tcp.set_zero_linger()),
+            Self::Tls(tls) => tls.reset_on_close(),
+            Self::Unix(_) => {}
         }
+    }
+
+    /// The socket, where its bytes are those of the stream: only then may the kernel move them by itself.
+    pub(crate) fn plain(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp.as_fd()),
+            Self::Unix(unix) => Some(unix.as_fd()),
+            Self::Tls(_) => None,
+        }
+    }
+
+    /// Sends bytes, and waits until the kernel has them.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await?;
+        self.flush().await
     }
 
     /// Reads once, at most [`BUFFER`] bytes, and appends what came. 0 is the end of the stream.
@@ -87,24 +112,30 @@ impl Stream {
         match self {
             Self::Tcp(tcp) => tcp.try_read(into),
             Self::Unix(unix) => unix.try_read(into),
+            // What is there is not what it means.
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
+    /// Ready where a plain socket has something; for TLS only a read can tell.
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(tcp) => tcp.poll_read_ready(cx),
             Self::Unix(unix) => unix.poll_read_ready(cx),
+            Self::Tls(_) => Poll::Ready(Ok(())),
         }
     }
 
-    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready once everything that was written is with the kernel, and it takes more.
+    pub(crate) fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(tcp) => tcp.poll_write_ready(cx),
             Self::Unix(unix) => unix.poll_write_ready(cx),
+            Self::Tls(tls) => tls.poll_write_ready(cx),
         }
     }
 
-    /// Runs a system call on the descriptor, and forgets the readiness if it would block.
+    /// Runs a system call on the descriptor of a plain socket, and forgets the readiness if it would block.
     pub(crate) fn try_io<R>(
         &self,
         interest: Interest,
@@ -113,6 +144,7 @@ impl Stream {
         match self {
             Self::Tcp(tcp) => tcp.try_io(interest, || call(tcp.as_fd())),
             Self::Unix(unix) => unix.try_io(interest, || call(unix.as_fd())),
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -134,15 +166,6 @@ fn keep_alive(tcp: &impl AsFd) {
     let _ = socket2::SockRef::from(tcp).set_tcp_keepalive(&keepalive);
 }
 
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
-            Self::Unix(unix) => unix.as_fd(),
-        }
-    }
-}
-
 impl From<TcpStream> for Stream {
     fn from(tcp: TcpStream) -> Self {
         Self::Tcp(tcp)
@@ -160,6 +183,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
             Self::Unix(unix) => Pin::new(unix).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 }
@@ -169,6 +193,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Self::Unix(unix) => Pin::new(unix).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
         }
     }
 
@@ -180,6 +205,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
             Self::Unix(unix) => Pin::new(unix).poll_write_vectored(cx, bufs),
+            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -187,15 +213,19 @@ impl AsyncWrite for Stream {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Neither kind has a buffer of its own.
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            // These have no buffer of their own.
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
             Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

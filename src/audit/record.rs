@@ -19,6 +19,7 @@ mod limit {
     pub(super) const LABEL: usize = 128;
     pub(super) const LABELS: usize = 768;
     pub(super) const CLIENT: usize = 64;
+    pub(super) const CERTIFICATE: usize = 256;
     pub(super) const HOST: usize = 768;
     pub(super) const METHOD: usize = 64;
     pub(super) const PATH: usize = 1024;
@@ -221,6 +222,12 @@ fn open(to: &mut Encoder, at: Timestamp, event: &str) {
 fn attempt(to: &mut Encoder, attempt: &Attempt, sandbox: Option<&Sandbox>) {
     to.shown("id", &attempt.id, limit::ID);
     whose(to, attempt.sandbox(), sandbox);
+    if let Some(means) = attempt.means {
+        to.text("identified_by", means.as_str(), limit::ID);
+    }
+    if let Some(certificate) = &attempt.peer.certificate {
+        to.shown("certificate", certificate, limit::CERTIFICATE);
+    }
     to.text("inbound", attempt.inbound.as_str(), limit::ID);
     if let Some(client) = attempt.peer.address {
         to.shown("client", &client as &SocketAddr, limit::CLIENT);

@@ -51,18 +51,44 @@ pub(super) fn read(path: &Path) -> Result<Vec<Document>, Vec<Mistake>> {
     if mistakes.is_empty() { Ok(documents) } else { Err(mistakes) }
 }
 
-/// Reads one file that others publish and the operator has put there: whoever may write it decides what is denied.
+/// Reads one file that the config names, such as a list that others publish: whoever may write it decides what is denied,
+/// or who is known.
 ///
 /// # Errors
 /// Where it cannot be read, is too large, or could have been written by others.
 pub(super) fn read_one(path: &Path) -> Result<Vec<u8>, Box<Mistake>> {
-    let Opened::File(file) = open(path)? else {
-        return Err(Box::new(Mistake::of_file(shown(path), "this is a directory", "name a file")));
-    };
+    read_to_end(path, open_file(path)?)
+}
+
+/// Reads a file that holds a secret.
+///
+/// # Errors
+/// As [`read_one`], and where everybody on this host may read it.
+pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, Box<Mistake>> {
+    let file = OwnedFd::from(open_file(path)?);
+    let stat = rustix::fs::fstat(&file).map_err(|error| Box::new(unreadable(path, &error.into())))?;
+    // A Kubernetes Secret has mode 0644 on a mount that only its pod has.
+    if stat.st_mode & 0o004 != 0 && !is_read_only(&file) {
+        let what = format!("everybody may read the key (mode {:04o})", stat.st_mode & 0o7777);
+        return Err(Box::new(Mistake::of_file(shown(path), what, format!("chmod o-r {}", shown(path)))));
+    }
+    read_to_end(path, file.into())
+}
+
+fn open_file(path: &Path) -> Result<File, Box<Mistake>> {
+    match open(path)? {
+        Opened::File(file) => Ok(file),
+        Opened::Folder(_) => {
+            Err(Box::new(Mistake::of_file(shown(path), "this is a directory", "name a file")))
+        }
+    }
+}
+
+fn read_to_end(path: &Path, file: File) -> Result<Vec<u8>, Box<Mistake>> {
     let mut bytes = Vec::new();
     file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(|error| Box::new(unreadable(path, &error)))?;
     if bytes.len() as u64 > SIZE_LIMIT {
-        let what = format!("the list is larger than {} MiB", SIZE_LIMIT >> 20);
+        let what = format!("the file is larger than {} MiB", SIZE_LIMIT >> 20);
         return Err(Box::new(Mistake::of_file(shown(path), what, "")));
     }
     Ok(bytes)

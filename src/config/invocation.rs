@@ -5,7 +5,7 @@ use std::path::Path;
 use policy::file::{Document, Mistake};
 use policy::{LocalAddresses, SandboxId, Timestamp};
 
-use super::{Config, ConfigError, Lists, files, parse};
+use super::{Beside, Config, ConfigError, files, parse};
 
 /// What the command line says of the policy.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ pub fn load_for(
         policies: invocation.policies.iter().map(String::as_str).chain(own).map(Into::into).collect(),
         learn: invocation.learn.then(|| now.plus_nanos(LONGEST_LEARNING)),
     };
-    let config = parse(&documents, now, local, &Lists::default(), Some(&added));
+    let config = parse(&documents, now, local, &Beside::default(), Some(&added));
     let config = config.map_err(|mistakes| {
         ConfigError::Mistakes(mistakes.into_iter().map(|mistake| entries.point(mistake)).collect())
     })?;

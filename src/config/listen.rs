@@ -5,10 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use policy::ListenerName;
-use policy::file::{Config, Item, Read, Spot, Table, quoted};
+use policy::file::{Config, Item, Read, Spot, quoted};
+
+use super::tls::Files;
 
 /// The keys of the table.
-pub(super) const KEYS: &[&str] = &["proxy", "dns", "metrics", "admin"];
+pub(super) const KEYS: &[&str] = &["proxy", "dns", "metrics", "admin", "tls"];
 
 /// The `[listen]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Listener {
 pub enum Endpoint {
     /// An address and a port.
     Tcp(SocketAddr),
+    /// The same, for clients that speak TLS to the gateway.
+    Tls(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
 }
@@ -45,6 +49,7 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
+            Self::Tls(address) => write!(f, "https://{address}"),
             Self::Unix(path) => write!(f, "unix:{}", super::shown(path)),
         }
     }
@@ -53,27 +58,44 @@ impl fmt::Display for Endpoint {
 impl Endpoint {
     fn address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(address) => Some(*address),
+            Self::Tcp(address) | Self::Tls(address) => Some(*address),
             Self::Unix(_) => None,
         }
     }
 }
 
+/// What stands in the table beside the listeners, for [`Listen::check`].
+#[derive(Debug, Default)]
+pub(super) struct Beside<'a> {
+    metrics: Option<Spot<'a>>,
+    proxy: Option<Spot<'a>>,
+    tls: Option<Spot<'a>>,
+    /// The files of `[listen.tls]`, which are read by whoever serves them.
+    pub(super) files: Option<Files>,
+}
+
 impl Listen {
-    /// Reads the table, and gives the place of `metrics` for [`Listen::check`].
-    pub(super) fn read<'a>(config: &mut Config<'a>) -> (Self, Option<Spot<'a>>) {
-        let Some(mut table) = config.table("listen") else { return (Self::default(), None) };
-        let proxy = listeners(&mut table, "proxy", true);
-        let dns = listeners(&mut table, "dns", false);
+    /// Reads the table.
+    pub(super) fn read<'a>(config: &mut Config<'a>) -> (Self, Beside<'a>) {
+        let Some(mut table) = config.table("listen") else { return (Self::default(), Beside::default()) };
+        let spot = |item: &Option<Item<'a>>| item.as_ref().map(|item| item.spot().clone());
+        let proxy_item = table.take("proxy");
+        let proxy = listeners(proxy_item.as_ref(), Kind::Proxy);
+        let dns = listeners(table.take("dns").as_ref(), Kind::Dns);
         let metrics_item = table.take("metrics");
         let metrics = metrics_item.as_ref().and_then(metrics);
         let admin = table.take("admin").and_then(|item| admin(&item, &proxy));
+        let tls = table.take("tls");
+        let files = tls.as_ref().and_then(Files::read);
         table.finish();
-        (Self { proxy, dns, metrics, admin }, metrics_item.map(|item| item.spot().clone()))
+        let beside =
+            Beside { metrics: spot(&metrics_item), proxy: spot(&proxy_item), tls: spot(&tls), files };
+        (Self { proxy, dns, metrics, admin }, beside)
     }
 
     /// Checks what the policy says against the listeners that there are.
-    pub(super) fn check(&self, metrics: Option<Spot<'_>>, read: &Read<'_>) {
+    pub(super) fn check(&self, beside: &Beside<'_>, read: &Read<'_>) {
+        self.check_tls(beside, read);
         for (name, spot) in &read.listeners {
             if !self.all().any(|listener| listener.name == *name) {
                 let known: Vec<_> = self.all().map(|listener| format!("\"{}\"", listener.name)).collect();
@@ -95,13 +117,46 @@ impl Listen {
                 spot.mistake(what, "a sandbox reaches the gateway by its inbounds only");
             }
         }
-        if let (Some(spot), Some(address)) = (metrics, self.metrics)
+        if let (Some(spot), Some(address)) = (&beside.metrics, self.metrics)
             && self.is_in_reach(address, read)
         {
             spot.mistake(
                 "sandboxes that are known by their source address would reach the metrics listener",
                 "write \"127.0.0.1:9464\", or an address of a network without sandboxes",
             );
+        }
+    }
+
+    /// Checks that what speaks TLS has a certificate, and that those are asked for certificates who are known by them.
+    fn check_tls(&self, beside: &Beside<'_>, read: &Read<'_>) {
+        let speaks = |listener: &&Listener| matches!(listener.at, Endpoint::Tls(_));
+        match (&beside.tls, &beside.proxy, self.proxy.iter().any(|listener| speaks(&listener))) {
+            (None, Some(proxy), true) => {
+                proxy.mistake(
+                    "an https listener needs a certificate",
+                    "write cert_file and key_file in [listen.tls]",
+                );
+            }
+            (Some(tls), _, false) => {
+                tls.mistake(
+                    "no listener speaks TLS",
+                    "write \"https://ADDRESS:PORT\" in `proxy`, or remove the table",
+                );
+            }
+            (..) => {}
+        }
+        let asks = beside.files.as_ref().is_some_and(Files::asks_for_certificates);
+        for (name, spot) in &read.certificates {
+            let named = name.as_ref().and_then(|name| self.all().find(|listener| listener.name == *name));
+            if named.is_some_and(|listener| !speaks(&listener)) {
+                let hint = "name an https listener, or none: a certificate is shown at such ones only";
+                spot.mistake("clients of this listener show no certificate", hint);
+            } else if !asks && (beside.tls.is_none() || beside.files.is_some()) {
+                spot.mistake(
+                    "no listener asks its clients for certificates",
+                    "write client_ca_file in [listen.tls]",
+                );
+            }
         }
     }
 
@@ -131,12 +186,22 @@ fn takes(bound: SocketAddr, port: SocketAddr) -> bool {
     bound.port() == port.port() && (bound.ip().is_unspecified() || bound.ip() == port.ip())
 }
 
-fn listeners(table: &mut Table<'_>, key: &'static str, may_be_unix: bool) -> Vec<Listener> {
-    let listed = table.take(key).and_then(|item| item.strings()).unwrap_or_default();
+/// What listeners are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Proxy,
+    Dns,
+}
+
+fn listeners(item: Option<&Item<'_>>, kind: Kind) -> Vec<Listener> {
+    let listed = item.and_then(Item::strings).unwrap_or_default();
     let mut found: Vec<Listener> = Vec::with_capacity(listed.len());
     for (text, item) in listed {
-        let Some(at) = endpoint(text, may_be_unix, &item) else { continue };
-        if found.iter().any(|other| other.at == at) {
+        let Some(at) = endpoint(text, kind, &item) else { continue };
+        let is_same = |other: &Listener| {
+            other.at == at || (at.address().is_some() && other.at.address() == at.address())
+        };
+        if found.iter().any(is_same) {
             item.mistake(format!("{} is listed twice", quoted(text)), "remove one of them");
         } else {
             found.push(Listener { name: text.into(), at });
@@ -145,14 +210,19 @@ fn listeners(table: &mut Table<'_>, key: &'static str, may_be_unix: bool) -> Vec
     found
 }
 
-fn endpoint(text: &str, may_be_unix: bool, item: &Item<'_>) -> Option<Endpoint> {
-    match text.strip_prefix("unix:") {
-        Some(path) if may_be_unix => unix(path, item),
-        Some(_) => {
+fn endpoint(text: &str, kind: Kind, item: &Item<'_>) -> Option<Endpoint> {
+    match (kind, text.strip_prefix("unix:"), text.strip_prefix("https://")) {
+        (Kind::Proxy, Some(path), _) => unix(path, item),
+        (Kind::Proxy, None, Some(text)) => address(text, item).map(Endpoint::Tls),
+        (Kind::Dns, Some(_), _) => {
             item.mistake("DNS has no unix sockets", "write \"127.0.0.1:5353\"");
             None
         }
-        None => address(text, item).map(Endpoint::Tcp),
+        (Kind::Dns, None, Some(_)) => {
+            item.mistake("DNS is not served over TLS", "write \"127.0.0.1:5353\"");
+            None
+        }
+        (_, None, None) => address(text, item).map(Endpoint::Tcp),
     }
 }
 
@@ -187,7 +257,7 @@ fn admin(item: &Item<'_>, proxy: &[Listener]) -> Option<PathBuf> {
     let Endpoint::Unix(path) = unix(path, item)? else { return None };
     let beside = |listener: &Listener| match &listener.at {
         Endpoint::Unix(other) => other.parent() == path.parent(),
-        Endpoint::Tcp(_) => false,
+        Endpoint::Tcp(_) | Endpoint::Tls(_) => false,
     };
     if proxy.iter().any(beside) {
         item.mistake(

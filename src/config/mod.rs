@@ -19,6 +19,7 @@ mod lists;
 mod log;
 mod state;
 mod timeouts;
+mod tls;
 mod upstream;
 
 use std::fmt;
@@ -39,6 +40,7 @@ pub use self::invocation::{Invocation, load_for};
 pub use self::listen::{Endpoint, Listen, Listener};
 pub use self::lists::Lists;
 pub use self::state::State;
+pub use self::tls::Tls;
 pub use self::upstream::Upstream;
 
 /// Everything that the config says.
@@ -64,8 +66,34 @@ pub struct Config {
     pub policy: Arc<Policy>,
     /// The unix sockets by which sandboxes are known.
     pub sockets: Vec<Socket>,
-    /// The deny lists that the policy uses, to be used again where their files stay the same.
+    /// What other files hold, to be used again where they stay the same.
+    pub beside: Beside,
+}
+
+/// What other files hold that the config names.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// The deny lists that the policy uses.
     pub lists: Lists,
+    /// What TLS listeners are made of.
+    pub tls: Option<Tls>,
+}
+
+impl Beside {
+    /// Where all of it is read from.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.lists.paths().chain(self.tls.iter().flat_map(Tls::paths))
+    }
+
+    /// What the files were when they were read.
+    pub(crate) fn seen(&self) -> impl Iterator<Item = &Fingerprint> {
+        self.lists.seen().chain(self.tls.iter().flat_map(Tls::seen))
+    }
+
+    /// What the files are now.
+    pub(crate) fn look(&self) -> Vec<Fingerprint> {
+        self.lists.look().into_iter().chain(self.tls.iter().flat_map(Tls::look)).collect()
+    }
 }
 
 /// Why there is no config.
@@ -142,10 +170,10 @@ pub fn find(named: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
 /// # Errors
 /// Every mistake; then nothing is to be served from it.
 pub fn load(path: &Path, now: Timestamp, local: &LocalAddresses) -> Result<Config, ConfigError> {
-    load_again(path, now, local, &Lists::default())
+    load_again(path, now, local, &Beside::default())
 }
 
-/// The same, with the deny lists that were read before.
+/// The same, with what other files held when they were read before.
 ///
 /// # Errors
 /// Every mistake; then nothing is to be served from it.
@@ -153,7 +181,7 @@ pub fn load_again(
     path: &Path,
     now: Timestamp,
     local: &LocalAddresses,
-    before: &Lists,
+    before: &Beside,
 ) -> Result<Config, ConfigError> {
     let documents = files::read(path).map_err(ConfigError::Mistakes)?;
     parse(&documents, now, local, before, None).map_err(ConfigError::Mistakes)
@@ -163,12 +191,12 @@ fn parse(
     documents: &[Document],
     now: Timestamp,
     local: &LocalAddresses,
-    before: &Lists,
+    before: &Beside,
     invocation: Option<&policy::file::Invocation>,
 ) -> Result<Config, Vec<Mistake>> {
     let parsed = Parsed::new(documents);
     let mut top = parsed.config();
-    let (listen, metrics) = Listen::read(&mut top);
+    let (listen, mut beside_listen) = Listen::read(&mut top);
     let dns = dns::read(&mut top);
     let admin = Admin::read(&mut top);
     let state = State::read(&mut top);
@@ -177,9 +205,11 @@ fn parse(
     let upstream = Upstream::read(&mut top);
     let timeouts = timeouts::read(&mut top);
     let mut lists = Lists::default();
-    let read =
-        policy::file::read(&mut top, now, local, &mut |path| lists.list(path.as_ref(), before), invocation);
-    listen.check(metrics, &read);
+    let mut list = |path: &str| lists.list(path.as_ref(), &before.lists);
+    let read = policy::file::read(&mut top, now, local, &mut list, invocation);
+    listen.check(&beside_listen, &read);
+    let tls = beside_listen.files.take().and_then(|files| files.load(before.tls.as_ref(), top.report()));
+    let beside = Beside { lists, tls };
     let sockets = read.sockets.into_iter().map(|(socket, _)| socket).collect();
     let policy = Arc::new(read.policy);
     top.finish();
@@ -194,7 +224,7 @@ fn parse(
         timeouts,
         policy,
         sockets,
-        lists,
+        beside,
     })
 }
 
@@ -227,7 +257,7 @@ impl Config {
     pub fn doors(&self, listen: &Listen) -> Vec<Socket> {
         let listed = listen.proxy.iter().filter_map(|listener| match &listener.at {
             Endpoint::Unix(path) => Some(path.to_str()?),
-            Endpoint::Tcp(_) => None,
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => None,
         });
         let besides = listed.filter(|path| !self.sockets.iter().any(|socket| *socket.path == **path));
         let besides = besides.map(|path| Socket { path: path.into(), mode: Socket::OPEN, owner: None });
@@ -253,6 +283,7 @@ impl Config {
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let own = [
         ("listen", listen::KEYS),
+        ("listen.tls", tls::KEYS),
         ("dns", dns::KEYS),
         ("admin", admin::KEYS),
         ("admin.tenant.NAME", admin::TENANT_KEYS),

@@ -9,7 +9,7 @@ use super::*;
 fn read(text: &str) -> Result<Config, Vec<String>> {
     let document = Document::new("f", text.as_bytes()).expect("text");
     let now = Timestamp::from_secs(1_800_000_000);
-    parse(&[document], now, &LocalAddresses::default(), &Lists::default(), None)
+    parse(&[document], now, &LocalAddresses::default(), &Beside::default(), None)
         .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
 }
 

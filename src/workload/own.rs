@@ -22,7 +22,7 @@ pub(crate) fn files(config_path: Option<&Path>, config: &Config, audit: Option<&
     }
     hidden.extend(config.listen.admin.clone());
     hidden.extend(config.sockets.iter().map(|socket| PathBuf::from(&*socket.path)));
-    hidden.extend(config.lists.paths().map(absolute));
+    hidden.extend(config.beside.paths().map(absolute));
     hidden.extend(config.state.path.clone());
     // A link is hidden with what it leads to: the plan knows places by their real paths.
     let real = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect::<Vec<_>>();

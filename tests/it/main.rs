@@ -30,6 +30,7 @@ mod lab;
 mod limits;
 mod lists;
 mod mistakes;
+mod mtls;
 mod netns;
 mod one_answer;
 mod probe;

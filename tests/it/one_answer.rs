@@ -3,10 +3,10 @@
 
 use std::{
     fmt::Write as _,
-    io::{Read, Write as _},
+    fs,
+    io::Read,
     net::{IpAddr, SocketAddr},
-    os::unix::net::UnixStream,
-    path::Path,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
 };
 
 use hickory_proto::rr::RecordType;
@@ -15,8 +15,8 @@ use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
 
 use crate::support::{
-    Client, Inside, PATIENCE, PROXY, PROXY_DNS, Scene, UNLIMITED, ask, eventually, extended_error,
-    run_tidegate,
+    Client, ClientNames, Inside, PATIENCE, PROXY, PROXY_DNS, Scene, TestAuthority, UNLIMITED, ask,
+    eventually, extended_error, run_tidegate,
 };
 
 const POLICY: &str = r#"
@@ -259,9 +259,10 @@ fn invariant_2_a_captured_connection_gets_the_answer_of_every_inbound() {
     }
 }
 
-/// Where everything that comes is the sandbox's, and where what comes from the address is.
+/// Where everything that comes is the sandbox's, where what comes from the address is, and where certificates are shown.
 const BY_LISTENER: &str = "10.200.0.1:3129";
 const BY_SOURCE: &str = "127.0.0.1:3128";
+const BY_CERTIFICATE: &str = "10.200.0.1:3443";
 
 #[test]
 fn invariant_2_every_kind_of_identity_gets_one_answer() {
@@ -269,11 +270,31 @@ fn invariant_2_every_kind_of_identity_gets_one_answer() {
     let socket = folder.path().join("s1/proxy.sock");
     let identify = format!(
         "identify = [{{ token_sha256 = \"3fb44e6c4bef5d50ae1c497f6c17bc61a7aa3a9e919dd27236f6218d8c523dc3\" }}, \
-         {{ listener = \"{BY_LISTENER}\" }}, {{ source = \"127.0.0.1/32\" }}, {{ unix = {socket:?} }}]\n{UNLIMITED}"
+         {{ listener = \"{BY_LISTENER}\" }}, {{ source = \"127.0.0.1/32\" }}, {{ unix = {socket:?} }}, \
+         {{ spiffe = \"spiffe://example.test/s1\" }}]\n{UNLIMITED}"
     );
+    let signer = TestAuthority::new();
+    let (server, key) = signer.identity_pem(&["10.200.0.1"]);
+    let mut tls = "[listen.tls]\n".to_owned();
+    for (option, name, text) in [
+        ("cert_file", "server.pem", server),
+        ("key_file", "server.key", key),
+        ("client_ca_file", "ca.pem", signer.pem()),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        writeln!(tls, "{option} = {path:?}").unwrap();
+    }
+    let names = ClientNames { uris: &["spiffe://example.test/s1"], ..ClientNames::default() };
+    let certified = signer.client_showing(Some(&signer.client_identity(1, names)));
     let mut builder = Scene::new()
         .policy(&POLICY.replace("identify = [{ default = true }]", &identify))
-        .configure(|config| config.proxy = vec![PROXY.into(), BY_LISTENER.into(), BY_SOURCE.into()])
+        .configure(|config| {
+            let certified = format!("https://{BY_CERTIFICATE}");
+            config.proxy = vec![PROXY.into(), BY_LISTENER.into(), BY_SOURCE.into(), certified];
+            config.listen = tls;
+        })
         .ports([22, 5432, 8080, 8443]);
     for (name, records) in ZONE {
         builder = builder.resolving(name, records);
@@ -293,7 +314,15 @@ fn invariant_2_every_kind_of_identity_gets_one_answer() {
             ("token", by(PROXY, token)),
             ("listener", by(BY_LISTENER, "")),
             ("source", by(BY_SOURCE, "")),
-            ("unix", by_unix(&socket, &to)),
+            ("unix", {
+                let stream = UnixStream::connect(&socket).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                by_stream(stream, &to)
+            }),
+            ("certificate", {
+                let stream = Client::connect(scene.lab(), BY_CERTIFICATE.parse().unwrap()).into_stream();
+                by_stream(certified.handshake(stream, "10.200.0.1").unwrap(), &to)
+            }),
         ] {
             let (decision, reason) = logged(&scene, "connect");
             let shown = shown.filter(|_| status != 200);
@@ -311,10 +340,8 @@ fn invariant_2_every_kind_of_identity_gets_one_answer() {
     assert_eq!(strangers, 0);
 }
 
-/// The status and the reason of a CONNECT over a unix socket.
-fn by_unix(socket: &Path, to: &str) -> (u16, Option<String>) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+/// The status and the reason of a CONNECT over a stream.
+fn by_stream(mut stream: impl Read + std::io::Write, to: &str) -> (u16, Option<String>) {
     write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
     let mut head = Vec::new();
     let mut byte = [0];

@@ -49,7 +49,7 @@ pub use dns::{ask, ask_from, ask_wire, extended_error, question};
 pub use gateway::{Gateway, GatewayConfig, NotStarted, run_here, run_tidegate, verb};
 pub use inside::{Inside, InsideBuilder};
 pub use scene::{PROXY, PROXY_DNS, Scene, SceneBuilder, UNLIMITED};
-pub use tls::{ClientCertificate, TestAuthority, TlsClient};
+pub use tls::{ClientCertificate, ClientIdentity, ClientNames, TestAuthority, TlsClient};
 
 /// How long a test waits for something that should take milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(10);

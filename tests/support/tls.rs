@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SanType, date_time_ymd,
+};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
     crypto::ring,
@@ -31,6 +34,35 @@ pub enum ClientCertificate {
     Unasked,
     /// One that the test authority signed.
     Required,
+}
+
+/// A client's certificate with its key.
+pub struct ClientIdentity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// The names in a client's certificate.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct ClientNames<'a> {
+    /// URIs among its alternative names.
+    pub uris: &'a [&'a str],
+    /// DNS names among them.
+    pub dns: &'a [&'a str],
+    /// The common name of its subject.
+    pub cn: Option<&'a str>,
+}
+
+impl ClientIdentity {
+    /// The certificate in PEM form.
+    pub fn certificate_pem(&self) -> String {
+        pem("CERTIFICATE", &self.chain[0])
+    }
+
+    /// The key in PEM form.
+    pub fn key_pem(&self) -> String {
+        pem("PRIVATE KEY", self.key.secret_der())
+    }
 }
 
 /// A TLS client configuration; sessions are kept between its connections.
@@ -104,6 +136,60 @@ impl TestAuthority {
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         config.enable_early_data = true;
+        TlsClient { config: config.into() }
+    }
+
+    /// A certificate for a client, by its serial number.
+    pub fn client_identity(&self, serial: u64, names: ClientNames<'_>) -> ClientIdentity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        if let Some(cn) = names.cn {
+            params.distinguished_name.push(DnType::CommonName, cn);
+        }
+        let uris = names.uris.iter().map(|&uri| SanType::URI(uri.try_into().unwrap()));
+        let dns = names.dns.iter().map(|&name| SanType::DnsName(name.try_into().unwrap()));
+        params.subject_alt_names = uris.chain(dns).collect();
+        params.serial_number = Some(serial.into());
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        ClientIdentity { chain: vec![certificate.der().clone()], key }
+    }
+
+    /// The list of the serial numbers that the authority has revoked, in PEM form. `until` is the year in which it runs
+    /// out.
+    pub fn revocation_list(&self, revoked: &[u64], until: i32) -> String {
+        let time = date_time_ymd(2024, 1, 1);
+        let revoked = revoked.iter().map(|&serial| RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: time,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: time,
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
+    /// A client that shows this certificate, or none.
+    pub fn client_showing(&self, identity: Option<&ClientIdentity>) -> TlsClient {
+        let builder = ClientConfig::builder_with_provider(ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(self.roots());
+        let config = match identity {
+            Some(identity) => {
+                builder.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key()).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
         TlsClient { config: config.into() }
     }
 

@@ -1,6 +1,7 @@
 //! `identify`: how a sandbox is known, and that no two are known by the same thing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -9,7 +10,8 @@ use super::mistake::quoted;
 use super::overlaps::Overlaps;
 use super::reader::{Item, Spot, Table};
 use super::unix;
-use crate::identity::{Evidence, Keys, TokenHash};
+use crate::hostname::Hostname;
+use crate::identity::{Evidence, Keys, TokenHash, check_spiffe};
 use crate::sandbox::{ListenerName, SandboxId};
 use crate::socket::Socket;
 
@@ -40,6 +42,9 @@ fn entry(item: &Item<'_>) -> Option<(Evidence, Option<(Socket, bool)>)> {
     let unix = unix::read(&mut table);
     let mut keys = Keys {
         token: table.take("token_sha256").and_then(|item| token(&item)),
+        spiffe: table.take("spiffe").and_then(|item| spiffe(&item)),
+        dns: table.take("dns").and_then(|item| dns(&item)),
+        cn: table.take("cn").and_then(|item| cn(&item)),
         listener: table.take("listener").and_then(|item| Some(item.string()?.into())),
         source: table.take("source").and_then(|item| network(item.string()?, &item)),
         uid: table.take("uid").and_then(|item| id(&item)),
@@ -72,17 +77,44 @@ fn entry(item: &Item<'_>) -> Option<(Evidence, Option<(Socket, bool)>)> {
     }
 }
 
-/// The names in a client certificate.
-const LATER: [&str; 4] = ["spiffe", "dns", "cn", "netns"];
-
 fn later(table: &mut Table<'_>) -> bool {
-    let taken = LATER.map(|key| {
-        let item = table.take(key)?;
-        let what = format!("sandboxes known by `{key}`");
-        item.not_built_yet(&what, "know it by `token_sha256`, `source`, `listener` or `default`");
-        Some(())
-    });
-    taken.iter().any(Option::is_some)
+    let Some(item) = table.take("netns") else { return false };
+    item.not_built_yet("sandboxes known by `netns`", "hand the namespace over: see `owners` of the sandbox");
+    true
+}
+
+fn spiffe(item: &Item<'_>) -> Option<Arc<str>> {
+    let text = item.string()?;
+    if let Err(why) = check_spiffe(text) {
+        item.mistake(format!("{}: {why}", quoted(text)), "write \"spiffe://example.org/agent-7\", whole");
+        return None;
+    }
+    Some(text.into())
+}
+
+fn dns(item: &Item<'_>) -> Option<Hostname> {
+    let text = item.string()?;
+    let name = Hostname::parse(text);
+    if let Err(why) = &name {
+        item.mistake(
+            format!("{}: {why}", quoted(text)),
+            "write the whole name, as in \"agent-7.example.com\"",
+        );
+    }
+    name.ok()
+}
+
+/// The longest common name (RFC 5280 appendix A.1, ub-common-name).
+const CN_LIMIT: usize = 64;
+
+fn cn(item: &Item<'_>) -> Option<Arc<str>> {
+    let text = item.string()?;
+    if text.is_empty() || text.chars().count() > CN_LIMIT || text.chars().any(char::is_control) {
+        let what = format!("a common name has 1 to {CN_LIMIT} characters, none of them a control character");
+        item.mistake(what, "write it as it stands in the certificate's subject");
+        return None;
+    }
+    Some(text.into())
 }
 
 fn id(item: &Item<'_>) -> Option<u32> {
@@ -132,7 +164,7 @@ pub(super) fn check_overlaps(known: &[Known<'_>]) {
     let default = known.iter().find(|entry| entry.evidence == Evidence::Default);
     let Some(default) = default else { return };
     let shows = |entry: &&Known<'_>| match &entry.evidence {
-        Evidence::All(keys) => keys.listener.is_none() || keys.token.is_some(),
+        Evidence::All(keys) => keys.listener.is_none() || keys.asks(),
         Evidence::Default => false,
     };
     let mut others = known.iter().filter(|entry| entry.sandbox != default.sandbox);
@@ -141,7 +173,7 @@ pub(super) fn check_overlaps(known: &[Known<'_>]) {
             "`default` beside sandbox {}, which is known by what its clients show: a stranger would pass for this one",
             quoted(other.sandbox.as_str())
         );
-        default.spot.mistake(what, "know each sandbox by its token, source or listener");
+        default.spot.mistake(what, "know each sandbox by its token, certificate, source or listener");
     }
 }
 
@@ -168,6 +200,17 @@ pub(super) fn sockets<'a>(known: &[Known<'a>]) -> Vec<(Socket, Spot<'a>)> {
         }
     }
     found
+}
+
+/// The entries that ask for a certificate: the listener that each of them names, and its place.
+pub(super) fn certificates<'a>(known: &[Known<'a>]) -> Vec<(Option<ListenerName>, Spot<'a>)> {
+    let asking = known.iter().filter_map(|entry| match &entry.evidence {
+        Evidence::All(keys) if keys.asks_for_certificate() => {
+            Some((keys.listener.clone(), entry.spot.clone()))
+        }
+        Evidence::All(_) | Evidence::Default => None,
+    });
+    asking.collect()
 }
 
 /// The listeners that sandboxes are known by, unix sockets of their own aside.

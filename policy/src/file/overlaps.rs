@@ -6,19 +6,20 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 
 use super::identify::Known;
-use crate::identity::{Evidence, Keys, TokenHash};
+use crate::identity::{Evidence, Keys, Presented};
 use crate::sandbox::ListenerName;
 
 /// The entries by what they have in common with others.
 ///
-/// Two entries that overlap share a token; or one of them has no token, and they share a listener or one's network lies
-/// in the other's. Entries with different tokens never overlap, however many share a listener or a network.
+/// Two entries that overlap share something that is presented; or one of them asks for nothing of the kind, and they share a
+/// listener or one's network lies in the other's. Entries with different tokens or certificates never overlap, however many
+/// share a listener or a network.
 pub(super) struct Overlaps<'k, 'a> {
     known: &'k [Known<'a>],
-    tokens: HashMap<TokenHash, Vec<usize>>,
+    presented: HashMap<Presented, Vec<usize>>,
     defaults: Vec<usize>,
     bare: Places,
-    with_token: Places,
+    asking: Places,
 }
 
 /// Entries by listener and by network.
@@ -52,18 +53,17 @@ impl Places {
 
 impl<'k, 'a> Overlaps<'k, 'a> {
     pub(super) fn of(known: &'k [Known<'a>]) -> Self {
-        let (bare, with_token) = (Places::default(), Places::default());
-        let mut all = Self { known, tokens: HashMap::new(), defaults: Vec::new(), bare, with_token };
+        let (bare, asking) = (Places::default(), Places::default());
+        let mut all = Self { known, presented: HashMap::new(), defaults: Vec::new(), bare, asking };
         for (at, entry) in known.iter().enumerate() {
             match &entry.evidence {
                 Evidence::Default => all.defaults.push(at),
-                Evidence::All(keys) => match keys.token {
-                    Some(hash) => {
-                        all.tokens.entry(hash).or_default().push(at);
-                        all.with_token.insert(keys, at);
+                Evidence::All(keys) => {
+                    for presented in keys.presented() {
+                        all.presented.entry(presented).or_default().push(at);
                     }
-                    None => all.bare.insert(keys, at),
-                },
+                    if keys.asks() { &mut all.asking } else { &mut all.bare }.insert(keys, at);
+                }
             }
         }
         all
@@ -89,10 +89,11 @@ impl<'k, 'a> Overlaps<'k, 'a> {
         match &this.evidence {
             Evidence::Default => self.defaults.iter().copied().find(meets),
             Evidence::All(keys) => {
-                let sharing = keys.token.and_then(|hash| self.tokens.get(&hash)).into_iter().flatten();
-                let around_token = keys.token.is_none().then(|| self.with_token.around(keys));
+                let sharing = keys.presented().filter_map(|presented| self.presented.get(&presented));
                 let places = self.bare.at_listener(keys).chain(self.bare.around(keys));
-                sharing.copied().chain(places).chain(around_token.into_iter().flatten()).find(meets)
+                let asking =
+                    (!keys.asks()).then(|| self.asking.at_listener(keys).chain(self.asking.around(keys)));
+                sharing.flatten().copied().chain(places).chain(asking.into_iter().flatten()).find(meets)
             }
         }
     }

@@ -24,6 +24,7 @@ pub(super) struct Read<'a> {
     pub(super) sandboxes: Vec<SandboxSource>,
     pub(super) listeners: Vec<(ListenerName, Spot<'a>)>,
     pub(super) sockets: Vec<(Socket, Spot<'a>)>,
+    pub(super) certificates: Vec<(Option<ListenerName>, Spot<'a>)>,
 }
 
 pub(super) fn read<'a>(
@@ -42,8 +43,8 @@ pub(super) fn read<'a>(
         sandboxes.extend(sandbox(name, table, now, &existing, &mut known));
     }
     identify::check_overlaps(&known);
-    let sockets = identify::sockets(&known);
-    Read { sandboxes, listeners: identify::listeners(known), sockets }
+    let (sockets, certificates) = (identify::sockets(&known), identify::certificates(&known));
+    Read { sandboxes, listeners: identify::listeners(known), sockets, certificates }
 }
 
 /// The one sandbox of a config that has nothing else. It may name what a policy has; without one, anything.

@@ -474,7 +474,7 @@ fn what_is_not_built_yet_says_so() {
         "[[policy.a.rule]]\nhost = \"a.example.com\"\nports = \"*\"\npaths = [\"/**\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nmethods = [\"GET\"]",
         "[internal.a]\nhost = \"a.corp.example\"\naddresses = [\"10.0.0.1\"]\nca_file = \"/x\"",
-        "[sandbox.s]\nidentify = [{ spiffe = \"spiffe://x/y\" }]",
+        "[sandbox.s]\nidentify = [{ netns = \"x\" }]",
     ] {
         let mistake = one_mistake(text);
         assert!(mistake.what.contains("not built yet"), "{text}: {mistake}");

@@ -42,6 +42,8 @@ impl Unix {
             item.mistake("`unix` and `listener` are two words for one thing", "remove one of them");
         } else if names_unix && keys.source.is_some() {
             item.mistake("a client of a unix socket has no address", "remove `source`");
+        } else if names_unix && keys.asks_for_certificate() {
+            item.mistake("a client of a unix socket shows no certificate", "know it by the socket alone");
         } else if !names_unix && (keys.uid.is_some() || keys.gid.is_some()) {
             let what = format!(
                 "only clients of unix sockets have a `{}`",

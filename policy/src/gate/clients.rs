@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Gate;
 use crate::attempt::Attempt;
 use crate::decision::{Denial, Permit, Unsettled};
-use crate::identity::Stranger;
+use crate::identity::{Identities, Means, Stranger};
 use crate::policy::{Finding, Sandbox};
 use crate::reason::Reason;
 use crate::sandbox::{Peer, SandboxId};
@@ -47,4 +47,13 @@ impl Gate {
         let finding = Finding { rule: permit.grant.rule.clone(), ..Finding::bare(limit) };
         self.deny(permit.into_denial(finding).with_wait(wait), now)
     }
+}
+
+/// Whose a client is, and by what that is known.
+pub(super) fn recognized(
+    identities: &Identities,
+    peer: &Peer,
+) -> (Result<SandboxId, Stranger>, Option<Means>) {
+    let known = identities.recognize(peer);
+    (known.map(|(id, _)| id.clone()), known.ok().map(|(_, means)| means))
 }

@@ -616,10 +616,10 @@ fn what_is_explained_is_what_is_served() {
     assert_eq!(known("8.8.8.8:443"), Some(vec!["8.8.8.8".parse().expect("an address")]));
     assert_eq!(known("api.example.com:443"), None);
     for (to, first_step) in [
-        ("api.example.com:443", "who: sandbox s1"),
-        ("bad.example.com:443", "who: sandbox s1"),
-        ("api.example.com:22", "who: sandbox s1"),
-        ("169.254.169.254:80", "who: sandbox s1"),
+        ("api.example.com:443", "who: sandbox s1, known by showing nothing else"),
+        ("bad.example.com:443", "who: sandbox s1, known by showing nothing else"),
+        ("api.example.com:22", "who: sandbox s1, known by showing nothing else"),
+        ("169.254.169.254:80", "who: sandbox s1, known by showing nothing else"),
     ] {
         let told = view.explain(&sandbox, &stream(to));
         assert_eq!(told.reason.map_or("allow", Reason::code), bench.answer(stream(to)), "{to}");

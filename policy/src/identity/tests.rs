@@ -193,3 +193,162 @@ fn a_unix_socket_may_ask_for_a_user() {
     }
     assert!(!of(Some(1), None).overlap(&of(Some(2), None)) && of(Some(1), None).overlap(&of(None, Some(2))));
 }
+
+fn certificate(uri: &str, dns: &[&str], cn: &str) -> Arc<Certificate> {
+    let some = |text: &str| (!text.is_empty()).then(|| text.into());
+    let dns = dns.iter().map(|name| Hostname::parse(name).expect("a name")).collect();
+    Arc::new(Certificate::new(CertificateNames { uri: some(uri), dns, cn: some(cn) }))
+}
+
+fn by_spiffe(uri: &str) -> Keys {
+    Keys { spiffe: Some(uri.into()), ..Keys::default() }
+}
+
+fn by_dns(name: &str) -> Keys {
+    Keys { dns: Hostname::parse(name).ok(), ..Keys::default() }
+}
+
+const TLS: &str = "https://127.0.0.1:2";
+
+#[test]
+fn a_certificate_names_its_sandbox_by_a_whole_name() {
+    let cn = Keys { cn: Some("three".into()), ..Keys::default() };
+    let all = all(&[
+        ("s1", Evidence::All(by_spiffe("spiffe://a/one"))),
+        ("s2", Evidence::All(by_dns("two.example"))),
+        ("s3", Evidence::All(cn)),
+    ]);
+    let with = |uri, dns: &[&str], cn| {
+        let peer = peer(TLS, "10.0.0.1:1").certified(certificate(uri, dns, cn));
+        all.recognize(&peer).map(|(id, means)| (id.to_string(), means))
+    };
+    let known = |id: &str| Ok((id.to_owned(), Means::Certificate));
+    assert_eq!(with("spiffe://a/one", &[], ""), known("s1"));
+    assert_eq!(
+        with("spiffe://a/one", &["other.example"], "other"),
+        known("s1"),
+        "its other names are nobody's"
+    );
+    assert_eq!(with("", &["x.example", "two.example"], ""), known("s2"));
+    assert_eq!(with("spiffe://a/other", &["two.example"], "x"), known("s2"));
+    assert_eq!(with("", &[], "three"), known("s3"));
+    for (uri, dns, cn) in [
+        ("spiffe://a/one/more", &[][..], ""),
+        ("spiffe://a/ONE", &[], ""),
+        ("", &["two.example.com"], ""),
+        ("", &["three"], "two.example"),
+        ("", &[], "Three"),
+        ("", &[], ""),
+    ] {
+        assert_eq!(with(uri, dns, cn), Err(Stranger::Unknown), "{uri} {dns:?} {cn}");
+    }
+    assert_eq!(
+        with("spiffe://a/one", &["two.example"], ""),
+        Err(Stranger::Mismatch),
+        "names of two sandboxes"
+    );
+    assert_eq!(with("spiffe://a/one", &[], "three"), Err(Stranger::Mismatch));
+}
+
+#[test]
+fn a_wrong_certificate_never_falls_back() {
+    let all = all(&[
+        ("by-source", Evidence::source(net("10.1.0.0/16"))),
+        ("by-listener", Evidence::listener(TLS)),
+        ("by-name", Evidence::All(by_spiffe("spiffe://a/one"))),
+    ]);
+    for place in [peer(OPEN, "10.1.0.1:1"), peer(TLS, "10.2.0.1:1")] {
+        assert!(all.identify(&place).is_ok());
+        let wrong = place.clone().certified(certificate("spiffe://a/two", &[], ""));
+        assert_eq!(who(&all, &wrong), Err(Stranger::Unknown));
+        let foreign = place.certified(certificate("spiffe://a/one", &[], ""));
+        assert_eq!(who(&all, &foreign), Err(Stranger::Mismatch), "the place is another sandbox's");
+    }
+}
+
+#[test]
+fn a_certificate_opens_a_listener_and_says_no_more_where_nobody_is_known_by_one() {
+    let all = all(&[("s1", Evidence::token(hash(1)))]);
+    let peer = peer(TLS, "10.0.0.1:1").certified(certificate("spiffe://a/any", &[], ""));
+    assert_eq!(who(&all, &peer), Err(Stranger::Unauthenticated));
+    assert_eq!(who(&all, &peer.presenting(token(None, 1))).as_deref(), Ok("s1"));
+}
+
+#[test]
+fn a_withdrawn_certificate_is_nobodys() {
+    let all = all(&[
+        ("s1", Evidence::All(by_spiffe("spiffe://a/one"))),
+        ("s2", Evidence::source(net("10.0.0.0/8"))),
+    ]);
+    let held = certificate("spiffe://a/one", &[], "");
+    let known = peer(TLS, "192.0.2.1:1").certified(Arc::clone(&held));
+    assert_eq!(who(&all, &known).as_deref(), Ok("s1"));
+    held.withdraw();
+    assert_eq!(who(&all, &known), Err(Stranger::Unknown));
+    let untrusted = peer(TLS, "10.0.0.1:1").certified(Certificate::untrusted());
+    assert_eq!(who(&all, &untrusted), Err(Stranger::Unknown), "wherever it comes from");
+}
+
+#[test]
+fn a_token_and_a_certificate_must_agree() {
+    let both = Keys { token: Some(hash(3)), ..by_spiffe("spiffe://a/three") };
+    let home = Keys { source: Some(net("10.4.0.0/24")), ..by_spiffe("spiffe://a/four") };
+    let all = all(&[
+        ("s1", Evidence::token(hash(1))),
+        ("s1", Evidence::All(by_spiffe("spiffe://a/one"))),
+        ("s2", Evidence::token(hash(2))),
+        ("s3", Evidence::All(both)),
+        ("s4", Evidence::All(home)),
+    ]);
+    let from = |address, uri, byte: u8| {
+        let peer = peer(TLS, address).certified(certificate(uri, &[], ""));
+        who(&all, &if byte > 0 { peer.presenting(token(None, byte)) } else { peer })
+    };
+    let with = |uri, byte| from("192.0.2.1:1", uri, byte);
+    assert_eq!(with("spiffe://a/one", 1).as_deref(), Ok("s1"));
+    assert_eq!(with("spiffe://a/one", 0).as_deref(), Ok("s1"));
+    assert_eq!(with("spiffe://a/one", 2), Err(Stranger::Mismatch));
+    assert_eq!(
+        with("spiffe://a/one", 9),
+        Err(Stranger::Unauthenticated),
+        "a wrong token is wrong beside anything"
+    );
+    assert_eq!(with("spiffe://a/other", 2), Err(Stranger::Unknown), "and so is a certificate");
+    assert_eq!(with("spiffe://a/three", 3).as_deref(), Ok("s3"));
+    assert_eq!(with("spiffe://a/three", 0), Err(Stranger::Unauthenticated), "without its token");
+    assert_eq!(with("spiffe://a/three", 1), Err(Stranger::Unknown), "its own token does not make up for it");
+    assert_eq!(
+        with("spiffe://a/one", 3),
+        Err(Stranger::Unauthenticated),
+        "the token asks for its own certificate"
+    );
+    assert_eq!(from("10.4.0.9:1", "spiffe://a/four", 0).as_deref(), Ok("s4"));
+    assert_eq!(from("10.5.0.9:1", "spiffe://a/four", 0), Err(Stranger::Unknown), "from another address");
+}
+
+#[test]
+fn clients_of_one_listener_may_be_told_apart_by_what_they_present() {
+    let on = |keys: Keys| Keys { listener: Some(TLS.into()), ..keys };
+    let token = Keys { token: Some(hash(1)), ..Keys::default() };
+    let place = on(Keys::default());
+    assert!(!on(by_spiffe("spiffe://a/1")).overlap(&on(by_dns("a.example"))));
+    assert!(!on(by_spiffe("spiffe://a/1")).overlap(&on(token.clone())));
+    assert!(on(by_spiffe("spiffe://a/1")).overlap(&place) && place.overlap(&on(token)));
+    assert!(on(by_spiffe("spiffe://a/1")).overlap(&by_spiffe("spiffe://a/1")));
+}
+
+#[test]
+fn evidence_comes_and_goes_and_leaves_nothing_behind() {
+    let on = |keys: Keys| Evidence::All(Keys { listener: Some(TLS.into()), ..keys });
+    let (cert, token) = (on(by_spiffe("spiffe://a/1")), on(Keys { token: Some(hash(1)), ..Keys::default() }));
+    let mut all = all(&[("s1", cert.clone()), ("s2", token.clone())]);
+    assert_eq!(all.overlapping(&on(by_spiffe("spiffe://a/1"))).map(SandboxId::as_str), Some("s1"));
+    assert_eq!(all.overlapping(&on(by_spiffe("spiffe://a/2"))), None);
+    all.remove(&id("s2"), &token);
+    assert!(!all.take_tokens());
+    let peer = peer(TLS, "10.0.0.1:1").certified(certificate("spiffe://a/1", &[], ""));
+    assert_eq!(who(&all, &peer).as_deref(), Ok("s1"));
+    all.remove(&id("s1"), &cert);
+    assert_eq!(who(&all, &peer), Err(Stranger::Unknown));
+    assert!(all.presented.is_empty() && all.listeners.is_empty() && all.with_certificate == 0);
+}

@@ -102,6 +102,9 @@ pub enum BadHead {
     /// The request line is not `method SP target SP HTTP/1.x`.
     #[error("malformed request line")]
     RequestLine,
+    /// What should be inside TLS comes without it.
+    #[error("this listener speaks TLS: write the proxy as https://HOST:PORT")]
+    Unencrypted,
     /// The target has none of the forms that are taken here.
     #[error("malformed request target")]
     Target,
@@ -156,6 +159,7 @@ impl BadHead {
     pub const fn status(self) -> u16 {
         match self {
             Self::Foreign(_)
+            | Self::Unencrypted
             | Self::RequestLine
             | Self::Target
             | Self::Destination(_)

@@ -129,7 +129,7 @@ impl Leg {
                 Ok(()) | Err(_) => {}
             }
         }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     /// Reads once and keeps what came. 0 is the end of the stream.
@@ -229,7 +229,8 @@ impl Leg {
         gauge: Gauge<'_>,
     ) -> Poll<Result<bool, PumpError>> {
         // A pipe takes up to its size, which must not reach into the next message.
-        if body.plain(pipe::SIZE) < pipe::SIZE {
+        let is_plain = self.stream.plain().is_some() && sink.stream.plain().is_some();
+        if !is_plain || body.plain(pipe::SIZE) < pipe::SIZE {
             return Poll::Ready(Ok(false));
         }
         ready!(self.stream.poll_read_ready(cx)).map_err(|_| PumpError::Source)?;

@@ -161,9 +161,17 @@ fn note(denial: &Denial) -> Option<&'static str> {
     }
 }
 
-/// Who the kernel says that a stranger on a unix socket is: whoever runs it can then be found in the config.
+/// Who the kernel says that a stranger on a unix socket is, or its certificate: whoever runs it can then be found in the
+/// config.
 fn stranger(denial: &Denial) -> Option<String> {
     let peer = &denial.attempt().peer;
+    if let Some(certificate) = peer.certificate.as_ref().filter(|_| denial.reason() == Reason::UnknownSandbox)
+    {
+        return Some(match certificate.is_withdrawn() {
+            true => "the client certificate is not trusted any more".to_owned(),
+            false => format!("the certificate {:?} is no sandbox's", certificate.to_string()),
+        });
+    }
     let user = peer.user.as_ref().filter(|_| denial.reason() == Reason::UnknownSandbox)?;
     Some(format!("uid {} (gid {}) is no sandbox on {}", user.uid, user.gid, peer.listener))
 }

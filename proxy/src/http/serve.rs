@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::{Ask, Inbound, Reason};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -130,7 +129,7 @@ async fn connect(mut connection: Connection, early: Vec<u8>, head: RequestHead) 
     let attempt = connection.attempt(Inbound::Connect, Ask::Stream(destination));
     match connection.gateway().open(attempt, &connection.client).await {
         Ok(opened) => {
-            connection.stream.write_all(ESTABLISHED).await.ok()?;
+            connection.stream.send(ESTABLISHED).await.ok()?;
             Some(Established::new(connection, early, opened))
         }
         Err(refused) => {

@@ -5,7 +5,6 @@ pub mod wire;
 use std::sync::Arc;
 
 use policy::{Ask, Decision, Inbound, Reason, Stranger};
-use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
 use self::wire::{LONGEST, Malformed, Method, Read, Reply, Request};
@@ -44,7 +43,7 @@ pub(crate) async fn serve(
             let attempt = connection.attempt(Inbound::Socks5, Ask::Stream(destination));
             match connection.gateway().open(attempt, &connection.client).await {
                 Ok(opened) => {
-                    connection.stream.write_all(&Reply::Succeeded.bytes()).await.ok()?;
+                    connection.stream.send(&Reply::Succeeded.bytes()).await.ok()?;
                     return Some(Established::new(connection, bytes, opened));
                 }
                 Err(refused) => connection.finish(&reply(&refused).bytes(), !bytes.is_empty()).await,
@@ -121,7 +120,7 @@ async fn message<T>(
 }
 
 async fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), Ended> {
-    connection.stream.write_all(bytes).await.map_err(|_| Ended::Gone)
+    connection.stream.send(bytes).await.map_err(|_| Ended::Gone)
 }
 
 /// Records a request that could not be read, answers it and closes.

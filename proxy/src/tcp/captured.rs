@@ -76,7 +76,8 @@ pub(crate) async fn serve(
 
 /// The destination that the client chose; `None` for one that has connected to the listener itself.
 fn original(stream: &Stream, own: SocketAddr) -> Option<Destination> {
-    let socket = socket2::SockRef::from(stream);
+    let socket = stream.plain()?;
+    let socket = socket2::SockRef::from(&socket);
     // Where the kernel has redirected nothing, the one answers ENOENT and the other the listener's own address.
     let found = if own.is_ipv4() { socket.original_dst_v4() } else { socket.original_dst_v6() };
     let chosen = found.ok()?.as_socket().filter(|chosen| *chosen != own)?;

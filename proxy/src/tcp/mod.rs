@@ -4,6 +4,6 @@ pub mod client_hello;
 pub mod retry;
 
 pub(crate) mod captured;
+pub(crate) mod records;
 
 mod opening;
-mod records;

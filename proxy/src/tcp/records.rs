@@ -1,7 +1,7 @@
 //! TLS plaintext records (RFC 8446 §5.1): puts a handshake message together from its fragments.
 
 /// `type` of a record that carries handshake messages.
-pub(super) const HANDSHAKE: u8 = 22;
+pub(crate) const HANDSHAKE: u8 = 22;
 
 /// Type, version, length.
 pub(super) const HEADER: usize = 5;

@@ -94,9 +94,13 @@ impl Flow {
             }
             ready!(self.poll_deliver(cx, sink)).map_err(|_| Failed::Sink)?;
             if self.end == End::Eof {
-                if !finished {
-                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Failed::Sink)?;
-                }
+                // What TLS has not sent yet would be lost with it.
+                let ended = if finished {
+                    Pin::new(&mut *sink).poll_flush(cx)
+                } else {
+                    Pin::new(&mut *sink).poll_shutdown(cx)
+                };
+                ready!(ended).map_err(|_| Failed::Sink)?;
                 self.end = End::Done;
                 return Poll::Ready(Ok(()));
             }
@@ -173,6 +177,7 @@ impl Flow {
             if let Phase::Messages { large } = self.phase {
                 self.phase = match large + 1 {
                     _ if got.len() < LARGE => Phase::Messages { large: 0 },
+                    STREAK.. if sink.plain().is_none() => Phase::CopyOnly,
                     STREAK.. => Phase::Bulk { small: 0 },
                     large => Phase::Messages { large },
                 };

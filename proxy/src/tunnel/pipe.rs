@@ -101,6 +101,7 @@ impl Pipe {
     /// front of an urgent byte splice says would-block, and zero, as at the end, once the sender has finished
     /// behind it (seen on Linux 6.18). The caller asks by a read, which has one.
     pub(crate) fn fill(&mut self, from: &Stream, most: usize) -> io::Result<Filled> {
+        let Some(from) = from.plain() else { return Ok(Filled::Unsupported) };
         match splice(from, None, &self.write, None, most.min(SIZE), SpliceFlags::MOVE | SpliceFlags::NONBLOCK)
         {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(Filled::Nothing),

@@ -1,6 +1,7 @@
 //! `identify`: what an entry may say, and that no two sandboxes are known by the same thing.
 
 use super::*;
+use crate::hostname::Hostname;
 use crate::identity::{Keys, TokenHash};
 use crate::socket::{Owner, Socket};
 
@@ -53,30 +54,71 @@ fn default_stands_alone() {
 /// Every combination of keys, as they are written and as they are compared.
 fn combinations() -> Vec<(String, Keys)> {
     let nets = ["", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "10.2.0.0/16", "2001:db8::/32"];
+    let certificates =
+        [("", ""), ("spiffe", "spiffe://a/1"), ("spiffe", "spiffe://a/2"), ("dns", "a.example"), ("cn", "a")];
     let mut all = Vec::new();
     for token in ["", "1", "2"] {
-        for listener in ["", "l", "m"] {
-            for net in nets {
-                let keys = Keys {
-                    token: TokenHash::parse(&token.repeat(64)),
-                    listener: (!listener.is_empty()).then(|| listener.into()),
-                    source: net.parse().ok(),
-                    ..Keys::default()
-                };
-                let written = [
-                    ("token_sha256", token.repeat(64)),
-                    ("listener", listener.into()),
-                    ("source", net.into()),
-                ];
-                let written = written.iter().filter(|(_, value)| !value.is_empty());
-                let text: Vec<_> = written.map(|(key, value)| format!("{key} = \"{value}\"")).collect();
-                if !text.is_empty() {
-                    all.push((format!("{{ {} }}", text.join(", ")), keys));
+        for (kind, name) in certificates {
+            for listener in ["", "l", "m"] {
+                // The whole product takes seconds; what certificates and networks do to each other, one network shows.
+                for net in if kind.is_empty() { &nets[..] } else { &nets[..2] } {
+                    let of = |wanted: &str| (kind == wanted).then(|| name.into());
+                    let keys = Keys {
+                        token: TokenHash::parse(&token.repeat(64)),
+                        spiffe: of("spiffe"),
+                        dns: (kind == "dns").then(|| Hostname::parse(name).expect("a name")),
+                        cn: of("cn"),
+                        listener: (!listener.is_empty()).then(|| listener.into()),
+                        source: net.parse().ok(),
+                        ..Keys::default()
+                    };
+                    let written = [
+                        ("token_sha256", token.repeat(64)),
+                        (kind, name.into()),
+                        ("listener", listener.into()),
+                        ("source", (*net).into()),
+                    ];
+                    let written = written.iter().filter(|(_, value)| !value.is_empty());
+                    let text: Vec<_> = written.map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+                    if !text.is_empty() {
+                        all.push((format!("{{ {} }}", text.join(", ")), keys));
+                    }
                 }
             }
         }
     }
     all
+}
+
+#[test]
+fn a_certificate_is_known_by_a_name_that_it_holds_whole() {
+    for good in [
+        "spiffe = \"spiffe://example.org/agent-7\"",
+        "dns = \"Agent-7.example.com\"",
+        "cn = \"Agent 7\"",
+        "spiffe = \"spiffe://example.org/a\", dns = \"a.example\", cn = \"a\", source = \"10.0.0.1\"",
+    ] {
+        assert!(load_text(&entry_of(good)).is_ok(), "{good}");
+    }
+    for (entry, what) in [
+        (
+            "spiffe = \"spiffe://example.org\"",
+            "`spiffe://example.org`: the path of a SPIFFE ID has segments of letters, digits, `.`, `-` and `_`",
+        ),
+        ("spiffe = \"agent-7\"", "`agent-7`: a SPIFFE ID begins with spiffe:// and has at most 2048 bytes"),
+        (
+            "dns = \"*.example.com\"",
+            "`*.example.com`: the host name has a character that host names do not have",
+        ),
+        ("cn = \"\"", "a common name has 1 to 64 characters, none of them a control character"),
+        ("unix = \"/s\", cn = \"a\"", "a client of a unix socket shows no certificate"),
+        ("default = true, cn = \"a\"", "`default` is whoever shows nothing, so it stands alone"),
+        ("netns = \"a\"", "sandboxes known by `netns`: not built yet"),
+    ] {
+        assert_eq!(one_mistake(&entry_of(entry)).what, what, "{entry}");
+    }
+    let beside = "[sandbox.a]\nidentify = [{ default = true }]\n[sandbox.b]\nidentify = [{ cn = \"b\" }]";
+    assert!(load_text(beside).is_err(), "a stranger would pass for the default");
 }
 
 #[test]
