@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use policy::{ListenerName, Owner, Socket};
 use proxy::tls::Trust;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::process::geteuid;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
@@ -144,13 +146,32 @@ pub(crate) fn open_socket(socket: &Socket) -> Result<(proxy::Listener, OwnFile),
 /// # Errors
 /// Where the gateway may not.
 pub(crate) fn describe(socket: &Socket) -> Result<(), BindError> {
-    let path = Path::new(&*socket.path);
-    let owned = socket.owner.map_or(Ok(()), |Owner { uid, gid }| chown(path, Some(uid), gid));
-    let described = owned.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(socket.mode)));
-    described.map_err(|why| {
+    dress(Path::new(&*socket.path), socket.mode, socket.owner).map_err(|why| {
         let owner = socket.owner.map_or_else(String::new, |owner| format!(", owner {}", owner.uid));
         BindError { at: format!("unix:{} (mode {:04o}{owner})", socket.path, socket.mode), why }
     })
+}
+
+/// Gives a socket's file a mode and an owner, through a descriptor of that very file.
+///
+/// By its path anything could be meant: a sandbox is given the socket's folder, and root of a container without a user
+/// namespace may write there. A link to a file of the host in the socket's place must not be followed.
+fn dress(path: &Path, mode: u32, owner: Option<Owner>) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(no_socket());
+    }
+    if let Some(Owner { uid, gid }) = owner {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), gid.map(Gid::from_raw));
+        rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    // fchmod(2) takes no such descriptor, and its link in /proc leads to the file itself (proc_pid_fd(5)).
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(itself, fs::Permissions::from_mode(mode))
+}
+
+fn no_socket() -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket stands there")
 }
 
 fn unix(path: &Path, files: &mut Files) -> io::Result<UnixListener> {
@@ -158,7 +179,7 @@ fn unix(path: &Path, files: &mut Files) -> io::Result<UnixListener> {
     let bound = UnixListener::bind(path)?;
     files.0.push(path.to_owned());
     // Who connects before this is told apart by uid and namespaces as everybody else.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    dress(path, 0o600, None)?;
     Ok(bound)
 }
 
@@ -174,7 +195,7 @@ pub fn admit(listen: &Listen, config: &Config) -> Result<(), BindError> {
     let has_others = config.admin.names_anybody() || owners.any(|uid| *uid != own && *uid != 0);
     let mode = if has_others { 0o666 } else { 0o600 };
     let at = Endpoint::Unix(path.clone());
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|why| error(&at, why))
+    dress(path, mode, None).map_err(|why| error(&at, why))
 }
 
 async fn resolver(listener: &Listener) -> io::Result<DnsSockets> {
@@ -192,10 +213,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something that is no socket stands there",
-            ));
+            return Err(no_socket());
         }
         Ok(_) => {}
     }
@@ -208,9 +226,33 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
 
-    use super::{fs, io, remove_stale};
+    use policy::{Owner, Socket};
+
+    use super::{describe, fs, geteuid, io, remove_stale};
+
+    /// Seen by reading: chmod(2) and chown(2) by path followed a link that root of a container had put in the place of
+    /// the socket in its folder, and changed a file of the host.
+    #[test]
+    fn a_link_in_the_place_of_a_socket_leads_to_no_file_of_the_host() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, victim) = (folder.path().join("proxy.sock"), folder.path().join("shadow"));
+        fs::write(&victim, "").expect("a file");
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).expect("its mode");
+        let owner = Some(Owner { uid: geteuid().as_raw(), gid: None });
+        let socket = Socket { path: path.to_str().expect("plain").into(), mode: 0o660, owner };
+        let served = UnixListener::bind(&path).expect("a socket");
+        describe(&socket).expect("described");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o660);
+
+        drop(served);
+        fs::remove_file(&path).expect("removed");
+        symlink(&victim, &path).expect("a link");
+        describe(&socket).expect_err("a link");
+        assert_eq!(fs::metadata(&victim).expect("there").mode() & 0o7777, 0o600);
+    }
 
     #[test]
     fn only_a_socket_that_nobody_serves_is_removed() {
