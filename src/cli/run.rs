@@ -135,6 +135,7 @@ struct Decided {
     config: Config,
     sandbox: SandboxId,
     audit: Option<PathBuf>,
+    summary: Option<(File, PathBuf)>,
     prepared: Prepared,
 }
 
@@ -173,7 +174,7 @@ impl Run {
                 (run.prepared.launch.start_bare()?, Some(listener))
             }
         };
-        let summary_file = self.summary.as_deref().map(create).transpose()?;
+        let summary_file = run.summary.take();
         let _log = LogLevel::init(run.config.log.min(Level::WARN));
         // One thread serves one command: it carries GiB/s, and others would cost each start more than they give.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -232,10 +233,12 @@ impl Run {
         let now = dns::clock::now();
         let (config, sandbox) = config::load_for(path.as_deref(), &invocation, now, &local)?;
         let audit = self.audit.take().or_else(|| config.audit.path.clone());
+        // They must be there before the plan, which hides them: a command must not write what is told of it.
         if let Some(path) = &audit {
-            // It must be there before the plan, which hides it.
             drop(create(path)?);
         }
+        let summary = self.summary.as_deref().map(create).transpose()?;
+        let written: Vec<&Path> = audit.iter().chain(&self.summary).map(PathBuf::as_path).collect();
         let options = Options {
             files: self.fs,
             write: std::mem::take(&mut self.rw),
@@ -244,8 +247,8 @@ impl Run {
             sockets: std::mem::take(&mut self.unix),
             words: std::mem::take(&mut self.command),
         };
-        let prepared = prepare(options, &sandbox, path.as_deref(), &config, audit.as_deref())?;
-        Ok(Decided { config, sandbox, audit, prepared })
+        let prepared = prepare(options, &sandbox, path.as_deref(), &config, &written)?;
+        Ok(Decided { config, sandbox, audit, summary, prepared })
     }
 
     /// Serves the command for as long as it runs.
@@ -256,7 +259,7 @@ impl Run {
         proxy: Option<TcpListener>,
         summary: Arc<Summary>,
     ) -> Result<Outcome, Failed> {
-        let Decided { config, sandbox, audit, prepared } = run;
+        let Decided { config, sandbox, audit, prepared, summary: _ } = run;
         let shape = prepared.launch.terminal.as_ref().map(|(shape, _)| shape.clone());
         let has_terminal = shape.is_some();
         let mut session = Session::new(helper, shape)?;

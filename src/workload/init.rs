@@ -104,6 +104,12 @@ fn open_terminal(shape: &Shape, reporter: &Reporter) -> Result<OwnedFd, StepErro
 
 fn run(launch: &Launch, terminal: Option<OwnedFd>, reporter: Reporter) -> ! {
     let has_terminal = terminal.is_some();
+    // Before the command is there: it runs as the same user, and until this process has given up its rights, its
+    // descriptors and its memory could be had (ptrace(2)). What is executed is dumpable again (prctl(2)).
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        reporter.tell(&Report::Failed(format!("cannot shut the first process: {error}")));
+        exit(FAILED)
+    }
     let command = match sys::fork() {
         Ok(Fork::Child) => {
             let streams = launch.terminal.as_ref().map_or_else(Streams::none, |(_, streams)| *streams);
@@ -138,7 +144,7 @@ pub(super) fn not_started(why: NotStarted, reporter: &Reporter) -> i32 {
     }
 }
 
-/// Keeps nothing that the command could want: no right, no descriptor but three, no memory that can be read.
+/// Keeps nothing that the command could want: no right, no descriptor but three. Its memory cannot be read already.
 fn retire(reporter: Reporter) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -147,9 +153,7 @@ fn retire(reporter: Reporter) -> io::Result<()> {
     drop((null, reporter));
     sys::close_from(3)?;
     start::give_up_capabilities()?;
-    rustix::thread::set_no_new_privs(true)?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    Ok(())
+    Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
 /// Waits for the command's end, whatever else happens.

@@ -1,9 +1,10 @@
 //! What a plan needs to know of this machine: files, sockets, users, and the files that tell programs where names are
 //! resolved.
 
-use std::collections::HashSet;
-use std::ffi::OsString;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::identity::Identity;
@@ -30,23 +31,67 @@ impl Machine for ThisMachine {
 
     fn sockets(&self) -> Vec<PathBuf> {
         let table = fs::read("/proc/net/unix").unwrap_or_default();
-        socket_paths(&String::from_utf8_lossy(&table))
+        let (mut own, mut paths) = (HashMap::new(), Vec::new());
+        for (inode, path) in bound(&table) {
+            if path.is_absolute() && !path.starts_with(SELF) {
+                paths.push(path);
+            } else {
+                own.insert(inode, path);
+            }
+        }
+        if !own.is_empty() {
+            paths.extend(by_their_holders(&own));
+        }
+        paths
     }
 }
 
-/// The bound paths of a /proc/net/unix (proc(5)): the eighth column, where it begins with a slash.
-fn socket_paths(table: &str) -> Vec<PathBuf> {
-    let paths = table.lines().skip(1).filter_map(|line| {
+/// The paths of a process that other processes read as their own (proc(5)).
+const SELF: &str = "/proc/self";
+
+/// The bound sockets of a /proc/net/unix (proc(5)), each with its inode: the seventh column, and the eighth, which holds
+/// the path as it was bound. Abstract ones begin with `@` and belong to the network namespace.
+fn bound(table: &[u8]) -> impl Iterator<Item = (u64, PathBuf)> {
+    table.split(|&byte| byte == b'\n').skip(1).filter_map(|line| {
         let mut rest = line;
-        for _ in 0..7 {
-            rest = rest.trim_start();
-            rest = rest.get(rest.find(' ')?..)?;
+        let mut inode = 0;
+        for column in 0..7 {
+            rest = rest.trim_ascii_start();
+            let (word, behind) = rest.split_at(rest.iter().position(|&byte| byte == b' ')?);
+            if column == 6 {
+                inode = str::from_utf8(word).ok()?.parse().ok()?;
+            }
+            rest = behind;
         }
-        let path = rest.trim_start();
-        path.starts_with('/').then(|| PathBuf::from(path))
-    });
-    let mut seen = HashSet::new();
-    paths.filter(|path| seen.insert(path.clone())).collect()
+        let path = rest.strip_prefix(b" ").filter(|path| !path.is_empty() && !path.starts_with(b"@"))?;
+        Some((inode, Path::new(OsStr::from_bytes(path)).to_owned()))
+    })
+}
+
+/// Where sockets lie that were bound by a path of their program's own: from its working directory, or through one of its
+/// descriptors, as is usual where a path is longer than the 107 bytes of a socket's (unix(7)). Programs of other users
+/// are not seen by who is not root.
+fn by_their_holders(bound: &HashMap<u64, PathBuf>) -> Vec<PathBuf> {
+    let processes = Path::new("/proc").read_dir().into_iter().flatten().flatten();
+    let is_number = |name: &OsStr| name.as_bytes().iter().all(u8::is_ascii_digit);
+    let processes = processes.filter(|entry| is_number(&entry.file_name())).map(|entry| entry.path());
+    let mut found = Vec::new();
+    for process in processes {
+        let descriptors = process.join("fd").read_dir().into_iter().flatten().flatten();
+        let links = descriptors.filter_map(|entry| entry.path().read_link().ok());
+        for path in links.filter_map(|link| bound.get(&socket_inode(&link)?)) {
+            found.push(match path.strip_prefix(SELF) {
+                Ok(rest) => process.join(rest),
+                Err(_) => process.join("cwd").join(path),
+            });
+        }
+    }
+    found
+}
+
+/// The inode of what a descriptor's link says: `socket:[25748199]`.
+fn socket_inode(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// A user of /etc/passwd.
@@ -133,13 +178,21 @@ mod tests {
 
     #[test]
     fn bound_sockets_are_read_off_the_kernels_table() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+        let table = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
                      0000000000000000: 00000002 00000000 00010000 0001 01 12345 /run/docker.sock\n\
                      0000000000000000: 00000002 00000000 00010000 0001 01 12346 @/tmp/abstract\n\
                      0000000000000000: 00000003 00000000 00000000 0001 03 12347\n\
                      0000000000000000: 00000002 00000000 00010000 0001 01   777 /home/u/a b.sock\n\
-                     0000000000000000: 00000003 00000000 00000000 0001 03 12349 /run/docker.sock\n";
-        assert_eq!(socket_paths(table), [Path::new("/run/docker.sock"), Path::new("/home/u/a b.sock")]);
+                     0000000000000000: 00000002 00000000 00010000 0001 01 12348 ./app.sock\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01 12349 /srv/\xff.sock\n";
+        let found: Vec<_> = bound(table).map(|(inode, path)| (inode, path.into_os_string())).collect();
+        let expected = [
+            (12345, &b"/run/docker.sock"[..]),
+            (777, b"/home/u/a b.sock"),
+            (12348, b"./app.sock"),
+            (12349, b"/srv/\xff.sock"),
+        ];
+        assert_eq!(found, expected.map(|(inode, path)| (inode, OsStr::from_bytes(path).to_owned())));
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::view::{CONVENTION, Own};
 use crate::config::{self, Config, Endpoint};
 
-/// Where they are. `config_path` is the config in use.
-pub(crate) fn files(config_path: Option<&Path>, config: &Config, audit: Option<&Path>) -> Own {
+/// Where they are. `config_path` is the config in use, `written` what the run writes.
+pub(crate) fn files(config_path: Option<&Path>, config: &Config, written: &[&Path]) -> Own {
     let mut hidden: Vec<PathBuf> = CONVENTION.iter().map(PathBuf::from).collect();
     let candidates = config::config_candidates(None);
     hidden.extend(candidates.iter().cloned());
     hidden.extend(config_path.map(absolute));
-    if let Some(path) = audit {
+    for path in written {
         hidden.push(absolute(path));
         hidden.extend(aside(path));
     }

@@ -62,13 +62,13 @@ pub(crate) enum PlanError {
     Caller(#[source] io::Error),
 }
 
-/// Decides everything.
+/// Decides everything. `written` are the files that this run writes of its own: its audit, its summary.
 pub(crate) fn prepare(
     options: Options,
     sandbox: &SandboxId,
     config_path: Option<&Path>,
     config: &Config,
-    audit: Option<&Path>,
+    written: &[&Path],
 ) -> Result<Prepared, PlanError> {
     let variables = config::variables();
     let variable = |name: &str| variables.iter().find(|(other, _)| other == name).map(|(_, value)| value);
@@ -76,8 +76,11 @@ pub(crate) fn prepare(
     let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
     let identity = Caller::this(sudo).map_err(PlanError::Caller)?.workload();
     let user = user(identity, variable("HOME"));
+    let real = |home: &Path| home.canonicalize().ok().filter(|_| home.is_absolute());
+    let known = User::find(identity.uid).and_then(|user| real(&user.home));
     let home = user.as_ref().map(|user| user.home.as_path()).or(variable("HOME").map(Path::new));
-    let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
+    // A service or a scheduler may have set none.
+    let home = home.and_then(real).or_else(|| known.clone());
     let directory =
         std::env::current_dir().and_then(|path| path.canonicalize()).map_err(PlanError::Directory)?;
     let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -85,12 +88,13 @@ pub(crate) fn prepare(
         files: options.files,
         directory: directory.clone(),
         runtime: runtime.and_then(|path| path.canonicalize().ok()),
-        write: real("--rw", options.write)?,
-        read: real("--ro", options.read)?,
-        sockets: real("--unix", options.sockets)?,
+        write: existing("--rw", options.write)?,
+        read: existing("--ro", options.read)?,
+        sockets: existing("--unix", options.sockets)?,
         // What is not there needs no hiding.
         hide: options.hide.iter().filter_map(|path| path.canonicalize().ok()).collect(),
-        own: own::files(config_path, config, audit),
+        own: own::files(config_path, config, written),
+        other_home: known.filter(|known| home.as_ref() != Some(known)),
         home: home.clone(),
     };
     let View { steps, mut notes } = wishes.plan(&ThisMachine)?;
@@ -157,7 +161,7 @@ fn user(identity: Identity, home: Option<&OsString>) -> Option<User> {
     }
 }
 
-fn real(option: &'static str, paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, PlanError> {
+fn existing(option: &'static str, paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, PlanError> {
     let real = |path: PathBuf| match path.canonicalize() {
         Ok(real) => Ok(real),
         Err(why) => Err(PlanError::Path { option, path, why }),

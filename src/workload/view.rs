@@ -28,6 +28,8 @@ pub(crate) struct Wishes {
     pub(crate) files: FileSystem,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
+    /// The home directory of the same user by /etc/passwd, where $HOME names another: credentials lie there too.
+    pub(crate) other_home: Option<PathBuf>,
     pub(crate) runtime: Option<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
     pub(crate) read: Vec<PathBuf>,
@@ -163,7 +165,9 @@ impl Wishes {
         // Outer before inner, and of one place hidden wins.
         layers.sort_by_key(|step| (step.at().components().count(), matches!(step, Step::Hide { .. })));
         steps.extend(layers);
-        let strangers: BTreeSet<PathBuf> = machine.sockets().into_iter().collect();
+        // A program may have bound its socket through a link: it can be reached by either path, and lies at one place.
+        let strangers: BTreeSet<PathBuf> =
+            machine.sockets().iter().filter_map(|socket| machine.real(socket)).collect();
         for socket in strangers {
             if ground.shows_sockets(&socket) && !self.sockets.contains(&socket) {
                 steps.extend(hide(machine, socket));
@@ -282,8 +286,8 @@ impl Wishes {
     }
 
     fn credentials(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        let home = self.home.as_deref().filter(|_| self.files == FileSystem::Workspace);
-        home.into_iter().flat_map(|home| CREDENTIALS.iter().map(move |(place, _)| home.join(place)))
+        let homes = self.home.iter().chain(&self.other_home).filter(|_| self.files == FileSystem::Workspace);
+        homes.flat_map(|home| CREDENTIALS.iter().map(move |(place, _)| home.join(place)))
     }
 
     /// Credentials that lie in something that is open, as where somebody works in ~/.config.
@@ -293,7 +297,7 @@ impl Wishes {
         let shut = self.credentials().filter(|place| !self.names(place));
         let real = shut.filter_map(|place| machine.real(&place));
         // Below the overlay they are taken out of it; elsewhere, or in what lies over it, they are covered.
-        real.filter(|real| is_open(real) || home.is_some_and(|home| !real.starts_with(home))).collect()
+        real.filter(|real| is_open(real) || home.is_none_or(|home| !real.starts_with(home))).collect()
     }
 
     fn check(&self, machine: &impl Machine, ground: &Ground<'_>) -> Result<(), ViewError> {

@@ -45,6 +45,7 @@ fn wishes(directory: &str) -> Wishes {
         files: FileSystem::Workspace,
         directory: directory.into(),
         home: Some("/home/u".into()),
+        other_home: None,
         runtime: None,
         write: Vec::new(),
         read: Vec::new(),
@@ -78,6 +79,31 @@ fn planned(wishes: &Wishes, machine: &Stage) -> Vec<String> {
         Step::Pin { at } => format!("pin {}", at.display()),
     });
     shown.collect()
+}
+
+/// Seen with a socket that a program had bound through a link: every run ended with "Too many levels of symbolic links",
+/// since what is covered is found without following any.
+#[test]
+fn a_socket_is_hidden_where_it_lies_by_whatever_path_it_was_bound() {
+    let machine = machine(
+        &["/srv/app/", "/srv/app/a.sock", "/srv/link/a.sock -> /srv/app/a.sock"],
+        &["/srv/link/a.sock", "/srv/app/a.sock", "/srv/gone.sock"],
+    );
+    let planned = planned(&wishes("/home/u/project"), &machine);
+    let hidden: Vec<_> = planned.iter().filter(|step| step.contains("sock")).collect();
+    assert_eq!(hidden, ["hide /srv/app/a.sock File"]);
+}
+
+/// Seen with HOME unset, as a service has it, and with HOME set to another folder: ~/.ssh could be read.
+#[test]
+fn credentials_are_hidden_whatever_home_the_environment_names() {
+    let machine = machine(&["/home/u/.ssh/", "/srv/home/"], &[]);
+    let (mut elsewhere, mut nowhere) = (wishes("/home/u/project"), wishes("/home/u/project"));
+    (elsewhere.home, elsewhere.other_home) = (Some("/srv/home".into()), Some("/home/u".into()));
+    (nowhere.home, nowhere.other_home) = (None, Some("/home/u".into()));
+    for wishes in [elsewhere, nowhere] {
+        assert!(planned(&wishes, &machine).contains(&"hide /home/u/.ssh Folder".to_owned()));
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use super::world::{Who, World, both, text, with};
+use super::world::{Input, Who, World, both, text, with};
 
 /// What each attempt came to: `done …` or why not.
 fn attempts(output: &[u8]) -> BTreeMap<String, String> {
@@ -101,6 +102,46 @@ fn sockets_of_the_users_programs_are_out_of_reach() {
         let opened = world.run(&["--unix", path.to_str().unwrap()], &["/usr/bin/python3", "-c", &script]);
         match world.who() {
             Who::Ordinary | Who::Root => assert_eq!(attempts(&opened.stdout)["agent"], "done reached"),
+        }
+    });
+}
+
+/// Seen with a socket bound as `app.sock` in /srv: the kernel's table has the path as it was bound, which names nothing
+/// elsewhere, and a command could connect.
+#[test]
+fn sockets_that_were_bound_by_a_path_of_their_programs_own_are_out_of_reach() {
+    let serve = r#"
+import os, socket, threading
+os.mkdir("app"); os.symlink("app", "link"); whole = os.path.abspath("link"); os.chdir("app")
+here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+def serve(path):
+    s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen(8)
+    while True:
+        c, _ = s.accept(); c.send(b"reached"); c.close()
+for path in ["relative.sock", f"/proc/self/fd/{here}/long.sock", f"{whole}/linked.sock"]:
+    threading.Thread(target=serve, args=(path,)).start()
+while len([name for name in os.listdir(".") if name.endswith(".sock")]) < 3: pass
+for name in os.listdir("."): os.chmod(name, 0o666)
+print("ready", flush=True)
+"#;
+    both(|world| {
+        let mut command = world.as_user("/usr/bin/python3");
+        command.args(["-c", serve]);
+        let mut server = world.spawn(command, Input::Null);
+        let mut said = [0; 6];
+        server.child().stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let names = ["relative", "long", "linked"];
+        let tries: String = names
+            .iter()
+            .map(|name| format!("attempt({name:?}, lambda: connect('app/{name}.sock'))\n"))
+            .collect();
+        let script = format!("{PRELUDE}{tries}");
+        let outside = attempts(&world.outside(&["/usr/bin/python3", "-c", &script]).stdout);
+        let output = world.run(&[], &["/usr/bin/python3", "-c", &script]);
+        let inside = attempts(&output.stdout);
+        for name in names {
+            assert_eq!(outside[name], "done reached", "{name} outside");
+            assert!(!inside[name].starts_with("done"), "{name}: {} {}", inside[name], text(&output.stderr));
         }
     });
 }
@@ -241,10 +282,20 @@ allow = ["other.example.test:80"]' > tidegate.toml
 mkdir -p .tidegate ~/.config/tidegate && cp tidegate.toml .tidegate/ && cp tidegate.toml ~/.config/tidegate/
 cat a.jsonl 2>/dev/null
 sh -c "echo x >> a.jsonl" 2>/dev/null && echo audit
+cat s.json; sh -c "echo x > s.json || rm -f s.json" 2>/dev/null && echo summary
 curl -s -o /dev/null -w '%{http_code}\n' http://listed.example.test/
 "#;
         let output = world.run_exactly(
-            &["--config", config.to_str().unwrap(), "--policy", "base", "--audit", "a.jsonl"],
+            &[
+                "--config",
+                config.to_str().unwrap(),
+                "--policy",
+                "base",
+                "--audit",
+                "a.jsonl",
+                "--summary",
+                "s.json",
+            ],
             &["sh", "-c", script],
         );
         assert_eq!(text(&output.stdout), "200\n", "{}", text(&output.stderr));
@@ -252,6 +303,9 @@ curl -s -o /dev/null -w '%{http_code}\n' http://listed.example.test/
         assert!(!world.workspace().join("moved").exists() && !world.workspace().join("linked").exists());
         let audit = fs::read_to_string(world.workspace().join("a.jsonl")).unwrap();
         assert!(audit.lines().all(|line| line.starts_with('{')) && audit.lines().count() >= 3, "{audit}");
+        // Seen in the workspace: a command wrote the summary of its own run.
+        let summary = fs::read_to_string(world.workspace().join("s.json")).unwrap();
+        assert!(summary.contains("listed.example.test") && summary.starts_with('{'), "{summary}");
         // The next run reads what it is told to, not what lies about.
         let output = world.run_exactly(
             &["--config", config.to_str().unwrap(), "--policy", "base"],
