@@ -113,7 +113,8 @@ fn run(launch: &Launch, terminal: Option<OwnedFd>, reporter: Reporter) -> ! {
     let command = match sys::fork() {
         Ok(Fork::Child) => {
             let streams = launch.terminal.as_ref().map_or_else(Streams::none, |(_, streams)| *streams);
-            let why = start::become_command(&launch.program, terminal.map(|terminal| (terminal, streams)));
+            let terminal = terminal.map(|terminal| (terminal, streams));
+            let why = start::become_command(&launch.program, launch.identity.means, terminal);
             exit(not_started(why, &reporter))
         }
         Ok(Fork::Parent(command)) => command,

@@ -29,6 +29,9 @@ const X32: u32 = 0x4000_0000;
 
 const CLONE_NEWUSER: u32 = 0x1000_0000;
 
+/// fchmodat2(2), Linux 6.6; one number everywhere.
+const SYS_FCHMODAT2: i64 = 452;
+
 /// terminals(4): puts input in a terminal's queue as if it were typed there.
 const TIOCSTI: u32 = 0x5412;
 /// ioctl_console(2): its paste does the same on a console.
@@ -67,15 +70,61 @@ const UNKNOWN: &[(i64, &str)] = &[
     (libc::SYS_io_uring_enter, "its operations make sockets past this filter"),
     (libc::SYS_io_uring_register, "its operations make sockets past this filter"),
     (libc::SYS_clone3, "its flags lie in memory, where no filter sees CLONE_NEWUSER"),
+    (libc::SYS_openat2, "its mode lies in memory, where no filter sees S_ISUID"),
 ];
 
+/// Calls that give a file a mode, and which of their arguments it is.
+#[cfg(target_arch = "x86_64")]
+const MODES: [(i64, u32); 7] = [
+    (libc::SYS_chmod, 1),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (SYS_FCHMODAT2, 2),
+    (libc::SYS_creat, 1),
+    (libc::SYS_mknod, 1),
+    (libc::SYS_mknodat, 2),
+];
+#[cfg(target_arch = "aarch64")]
+const MODES: [(i64, u32); 4] =
+    [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (SYS_FCHMODAT2, 2), (libc::SYS_mknodat, 2)];
+
+/// Calls that give a file a mode where they make one: their flags, and the mode.
+#[cfg(target_arch = "x86_64")]
+const OPENINGS: [(i64, u32, u32); 2] = [(libc::SYS_open, 1, 2), (libc::SYS_openat, 2, 3)];
+#[cfg(target_arch = "aarch64")]
+const OPENINGS: [(i64, u32, u32); 1] = [(libc::SYS_openat, 2, 3)];
+
+/// The flags that make a file; without them there is no mode, whatever stands there (open(2)).
+const MAKES: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
+
+/// The bits of a file's mode that make others who execute it its owner (inode(7)): a workload that left such a file in
+/// its workspace would give them to whoever is on this machine. What it makes belongs, on the disk, to the owner of the
+/// workspace: where root starts the run, that may be root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Becoming {
+    /// No file for its owner, none for its group.
+    Nobody,
+    /// None for its owner. Folders that pass their group on are usual where people share a workspace, and no filter can
+    /// tell a folder from a file.
+    Group,
+}
+
+impl Becoming {
+    const fn refused(self) -> u32 {
+        match self {
+            Self::Nobody => libc::S_ISUID | libc::S_ISGID,
+            Self::Group => libc::S_ISUID,
+        }
+    }
+}
+
 /// Puts the filter in force for this process and all that it starts.
-pub(super) fn install() -> io::Result<()> {
-    sys::install_filter(&program())
+pub(super) fn install(becoming: Becoming) -> io::Result<()> {
+    sys::install_filter(&program(becoming))
 }
 
 /// The filter as a program.
-fn program() -> Vec<Instruction> {
+fn program(becoming: Becoming) -> Vec<Instruction> {
     let mut code = vec![load(ARCH), skip_if(EQ, NATIVE, 1), finish(KILL_PROCESS), load(NUMBER)];
     if cfg!(target_arch = "x86_64") {
         // A debugger that skips a system call sets its number to -1, which is none of x32's.
@@ -101,21 +150,28 @@ fn program() -> Vec<Instruction> {
             finish(ALLOW),
         ],
     ));
+    for (number, mode) in MODES {
+        code.extend(when(number, &refuse_bits(mode, becoming.refused())));
+    }
+    for (number, flags, mode) in OPENINGS {
+        let made = refuse_bits(mode, becoming.refused());
+        code.extend(when(
+            number,
+            &[&[load(argument(flags)), skip_if(SET, MAKES, 1), finish(ALLOW)], &made[..]].concat(),
+        ));
+    }
     // In a user namespace of its own a process has every capability again: over new namespaces only, but also over the
     // parts of the kernel that trust capabilities.
     for number in [libc::SYS_clone, libc::SYS_unshare] {
-        code.extend(when(
-            number,
-            &[
-                load(argument(0)),
-                skip_unless(SET, CLONE_NEWUSER, 1),
-                finish(error(libc::EPERM)),
-                finish(ALLOW),
-            ],
-        ));
+        code.extend(when(number, &refuse_bits(0, CLONE_NEWUSER)));
     }
     code.push(finish(ALLOW));
     code
+}
+
+/// Refuses a call whose argument has one of these bits.
+fn refuse_bits(index: u32, bits: u32) -> [Instruction; 4] {
+    [load(argument(index)), skip_unless(SET, bits, 1), finish(error(libc::EPERM)), finish(ALLOW)]
 }
 
 /// Decides about socket(2) and socketpair(2) by family, and for netlink by protocol.
@@ -195,9 +251,13 @@ mod tests {
         Call { number: u32::try_from(number).unwrap(), arch: NATIVE, arguments: all }
     }
 
-    /// Runs the program as the kernel would.
     fn judge(call: Call) -> u32 {
-        let program = program();
+        judge_by(Becoming::Nobody, call)
+    }
+
+    /// Runs the program as the kernel would.
+    fn judge_by(becoming: Becoming, call: Call) -> u32 {
+        let program = program(becoming);
         let word = |offset: u32| match offset {
             NUMBER => call.number,
             ARCH => call.arch,
@@ -292,6 +352,42 @@ mod tests {
             assert_eq!(judge(call(number, &[17])), ALLOW);
         }
         assert_eq!(judge(call(libc::SYS_clone3, &[])), error(libc::ENOSYS));
+    }
+
+    /// Seen with a run that root started: a command left an executable that was root's and set-user-id in the workspace.
+    #[test]
+    fn no_file_makes_others_its_owner() {
+        let with = |number: i64, at: u32, mode: u64, rest: &[(u32, u64)]| {
+            let mut arguments = [0; 6];
+            arguments[at as usize] = mode;
+            rest.iter().for_each(|(at, value)| arguments[*at as usize] = *value);
+            call(number, &arguments)
+        };
+        let refused = error(libc::EPERM);
+        for (number, at) in MODES {
+            for (mode, nobody, group) in [
+                (0o755, ALLOW, ALLOW),
+                (0o1777, ALLOW, ALLOW),
+                (0o4755, refused, refused),
+                (0o4000 | 0xdead << 32, refused, refused),
+                (0o2775, refused, ALLOW),
+            ] {
+                let call = with(number, at, mode, &[]);
+                let judged = [Becoming::Nobody, Becoming::Group].map(|becoming| judge_by(becoming, call));
+                assert_eq!(judged, [nobody, group], "{number} {mode:o}");
+            }
+        }
+        for (number, flags, mode) in OPENINGS {
+            let open = |made: i32, bits: u64| judge(with(number, mode, bits, &[(flags, made as u64)]));
+            for made in [libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE | libc::O_RDWR] {
+                assert_eq!([open(made, 0o644), open(made, 0o4755)], [ALLOW, refused], "{number} {made:o}");
+            }
+            // Nothing is made, and what stands in the place of a mode is none.
+            for other in [libc::O_RDONLY, libc::O_DIRECTORY, libc::O_RDWR | libc::O_TRUNC] {
+                assert_eq!(open(other, 0o7777), ALLOW, "{number} {other:o}");
+            }
+        }
+        assert_eq!(judge(call(libc::SYS_openat2, &[])), error(libc::ENOSYS));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::seccomp;
+use super::identity::Means;
+use super::seccomp::{self, Becoming};
 use super::step::{At as _, StepError};
 use super::terminal::Streams;
 use crate::sys;
@@ -41,14 +42,18 @@ impl From<StepError> for NotStarted {
 }
 
 /// Becomes the command, on a terminal of its own or with the streams that there are. Returns only where that fails.
-pub(super) fn become_command(program: &Program, terminal: Option<(OwnedFd, Streams)>) -> NotStarted {
-    match confine(terminal) {
+pub(super) fn become_command(
+    program: &Program,
+    means: Means,
+    terminal: Option<(OwnedFd, Streams)>,
+) -> NotStarted {
+    match confine(means, terminal) {
         Ok(()) => execute(program),
         Err(error) => error.into(),
     }
 }
 
-fn confine(terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
+fn confine(means: Means, terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
     match terminal {
         Some((terminal, streams)) => {
             // A group of its own in the session of the first process: its parent is in that session, so that the
@@ -65,7 +70,11 @@ fn confine(terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
     give_up_capabilities().at("give up all capabilities")?;
     rustix::thread::set_no_new_privs(true).at("give up gaining privileges")?;
     sys::close_on_exec_from(3).at("close inherited descriptors")?;
-    seccomp::install().at("install the seccomp filter")
+    let becoming = match means {
+        Means::Root => Becoming::Nobody,
+        Means::Anybody | Means::Lowered => Becoming::Group,
+    };
+    seccomp::install(becoming).at("install the seccomp filter")
 }
 
 /// Runs the command without a sandbox round it.

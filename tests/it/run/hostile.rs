@@ -171,6 +171,8 @@ attempt("pid 1 memory", lambda: open("/proc/1/mem", "rb").read(1))
 attempt("pid 1 environment", lambda: open("/proc/1/environ").read(1))
 attempt("core_pattern", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/bin/x"))
 attempt("ip_forward", lambda: open("/proc/sys/net/ipv4/ip_forward", "w").write("1"))
+attempt("setuid file", lambda: (open("own", "w"), os.chmod("own", 0o4755)))
+attempt("made setuid", lambda: os.open("made", os.O_CREAT | os.O_RDWR, 0o4755))
 attempt("sysfs", lambda: open("/sys/class/net/lo/mtu", "w").write("1"))
 attempt("tiocsti", lambda: fcntl.ioctl(os.open("/dev/tty", 2), termios.TIOCSTI, b"x"))
 attempt("resolv.conf", lambda: open("/etc/resolv.conf", "w").write("nameserver 9.9.9.9"))
@@ -207,6 +209,8 @@ fn what_the_kernel_would_give_is_refused() {
             ("keyctl", "EPERM"),
             ("bpf", "EPERM"),
             ("userns", "EPERM"),
+            ("setuid file", "EPERM"),
+            ("made setuid", "EPERM"),
             ("core_pattern", "EROFS"),
             ("rebind 3128", "EADDRINUSE"),
         ] {
