@@ -294,7 +294,11 @@ impl Handler {
     /// Asks upstreams for what [`Handler::begin`] left open.
     pub(crate) async fn finish(&self, open: Open) -> Outcome {
         let Open { permit, key, qtype, _slot } = open;
-        match self.resolver.resolve(&self.gate.alias_judge(&permit), key).await {
+        // The server may end meanwhile.
+        let under_way = self.gate.under_way(&permit, Reason::UpstreamDnsFailed);
+        let resolved = self.resolver.resolve(&self.gate.alias_judge(&permit), key).await;
+        under_way.over();
+        match resolved {
             Ok(answer) if bound::is_for(&permit, qtype) => self.deliver_bound(permit, answer, qtype),
             Ok(answer) => self.deliver(permit, Content::Answer(answer), qtype),
             Err(error) => self.fail(permit, error),

@@ -12,6 +12,7 @@ mod alias;
 mod clients;
 mod inside;
 mod shown;
+mod under_way;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +25,7 @@ pub use self::alias::AliasJudge;
 use self::clients::recognized;
 pub use self::inside::ByName;
 pub use self::shown::Shown;
+pub use self::under_way::UnderWay;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
 use crate::decide::{Silent, View};
 use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled, VettedAddrs};

@@ -51,7 +51,7 @@ pub use decision::{
 };
 pub use destination::{BadDestination, Destination, Host, Port};
 pub use event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
-pub use gate::{AliasJudge, ByName, Gate, Generation, Resolved, Shown};
+pub use gate::{AliasJudge, ByName, Gate, Generation, Resolved, Shown, UnderWay};
 pub use hostname::{BadHost, Hostname};
 pub use identity::{Certificate, Credentials, Means, Stranger, TokenHash};
 pub use limits::Limits;

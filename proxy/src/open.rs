@@ -91,7 +91,10 @@ impl Gateway {
 
     /// Resolves, has the addresses vetted, and dials them.
     pub(crate) async fn connect(&self, permit: Permit) -> Result<Reached, Refused> {
-        let found = match self.resolver.lookup(&self.gate, &permit).await {
+        let under_way = self.gate.under_way(&permit, Reason::UpstreamDnsFailed);
+        let looked_up = self.resolver.lookup(&self.gate, &permit).await;
+        under_way.over();
+        let found = match looked_up {
             Ok(found) => found,
             Err(error) => return Err(self.failed(permit, error.reason()).await),
         };
@@ -103,7 +106,9 @@ impl Gateway {
             return Err(self.unreachable(vetted, Reason::UpstreamDnsFailed).await);
         }
         let started = Instant::now();
+        let under_way = self.gate.under_way(vetted.permit(), Reason::UpstreamConnectFailed);
         let dialled = dial(&vetted, self.upstream.as_ref(), self.timeouts.connect).await;
+        under_way.over();
         self.metrics.connect_seconds.observe(started.elapsed().as_secs_f64());
         match dialled {
             Ok(Dialled { stream, address, early }) => {

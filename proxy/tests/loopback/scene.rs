@@ -51,12 +51,23 @@ pub(crate) fn policy(text: &str) -> Arc<Policy> {
 impl Scene {
     /// A gateway under the policy that `opening` writes for the origin's port; `tell` says what is kept of an event.
     pub(crate) async fn new(opening: impl Fn(u16) -> String, tell: Tell, config: Config) -> Self {
+        // Nobody listens there.
+        Self::asking("127.0.0.1:9".parse().unwrap(), opening, tell, config).await
+    }
+
+    /// The same, with a name server.
+    pub(crate) async fn asking(
+        name_server: SocketAddr,
+        opening: impl Fn(u16) -> String,
+        tell: Tell,
+        config: Config,
+    ) -> Self {
         let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let recorder = Arc::new(Recorder { told: Mutex::default(), tell });
         let text = opening(origin.local_addr().unwrap().port());
         let observer: Arc<dyn Observer> = recorder.clone();
         let gate = Arc::new(Gate::new(policy(&text), Arc::new(LocalAddresses::default()), observer, 1));
-        let upstreams = vec![dns::Upstream::Udp("127.0.0.1:9".parse().unwrap())];
+        let upstreams = vec![dns::Upstream::Udp(name_server)];
         let resolving = dns::ResolverConfig { upstreams, ..Default::default() };
         let registry = Registry::new();
         let resolver = dns::Resolver::new(&resolving, dns::Metrics::new(&registry).unwrap()).unwrap();

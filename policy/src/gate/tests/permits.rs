@@ -54,6 +54,18 @@ fn a_permit_says_what_was_allowed_and_by_which_rule() {
 }
 
 #[test]
+fn a_step_that_is_cancelled_is_on_record_and_one_that_ends_is_not() {
+    let bench = Bench::new(vec![allow("a.example.com")]);
+    let permit = bench.permit(stream("a.example.com:443"));
+    bench.gate.under_way(&permit, Reason::UpstreamDnsFailed).over();
+    assert_eq!(bench.seen(), [""; 0]);
+    drop(bench.gate.under_way(&permit, Reason::UpstreamConnectFailed));
+    let seen = bench.seen();
+    let [line] = seen.as_slice() else { panic!("{seen:?}") };
+    assert!(line.contains("allow") && line.contains("upstream_connect_failed"), "{line}");
+}
+
+#[test]
 fn pinned_addresses_are_known_only_where_all_are_single() {
     let known = |addresses: &[&str], host_port: Option<&str>| {
         let nets = addresses.iter().map(|text| text.parse().expect("net")).collect();

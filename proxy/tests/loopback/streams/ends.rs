@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::Timestamp;
-use proxy::{Config, UpstreamProxy};
+use policy::{SandboxId, Timestamp};
+use proxy::{Config, Listener, UpstreamProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::timeout;
 
-use super::{BEHIND_PROXY, scene, scene_with};
-use crate::scene::{SOON, head, policy, rest};
+use super::{BEHIND_PROXY, opening, scene, scene_with, tell};
+use crate::scene::{SOON, Scene, head, policy, rest};
 
 #[tokio::test]
 async fn a_reload_ends_what_is_no_longer_allowed_at_once() {
@@ -33,6 +33,25 @@ async fn a_drain_waits_for_clients_and_then_resets_them() {
     scene.gateway.drain().await;
     assert!(client.read(&mut [0]).await.is_err());
     scene.records(&["connect allow -", "close - - 0 0"]).await;
+}
+
+/// Seen by reading: what was being looked up or dialled when its namespace closed was dropped without a record, although
+/// a name server or an origin had seen it.
+#[tokio::test]
+async fn what_is_under_way_when_its_namespace_closes_is_on_record() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let open = |port| opening(port, "");
+    let scene = Scene::asking(silent.local_addr().unwrap(), open, tell, Config::default()).await;
+    let namespace = scene.gate.namespace(SandboxId::parse("s1").unwrap());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let inside = Scene { proxy: listener.local_addr().unwrap(), ..scene };
+    let listener = Listener::inside(Arc::clone(&namespace), listener).unwrap();
+    tokio::spawn(listener.run(Arc::clone(&inside.gateway)));
+    let mut client = inside.sends(b"CONNECT listed.example.test:443 HTTP/1.1\r\n\r\n").await;
+    timeout(SOON, silent.recv_from(&mut [0; 512])).await.expect("a question").unwrap();
+    inside.gateway.close_namespace(&namespace, None);
+    inside.records(&["connect allow upstream_dns_failed"]).await;
+    assert_eq!(rest(&mut client).await, b"");
 }
 
 #[tokio::test]
