@@ -118,7 +118,9 @@ pub struct Limits {
     pub in_flight: usize,
     /// Questions of one sandbox that wait for upstreams.
     pub in_flight_per_sandbox: usize,
-    /// TCP connections of one client address.
+    /// TCP connections of all clients together: each holds a descriptor of the gateway's.
+    pub connections: usize,
+    /// TCP connections of one client: an IPv4 address, an IPv6 /64, or a sandbox in a namespace of its own.
     pub connections_per_client: usize,
     /// Questions on one TCP connection, which then closes.
     pub queries_per_connection: usize,
@@ -129,6 +131,7 @@ impl Default for Limits {
         Self {
             in_flight: 4096,
             in_flight_per_sandbox: 512,
+            connections: 1024,
             connections_per_client: 16,
             queries_per_connection: 100,
         }

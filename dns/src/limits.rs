@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -36,6 +37,16 @@ impl<A: Default> Accounts<A> {
     /// Forgets the accounts of sandboxes that are gone.
     pub fn retain(&self, exists: impl Fn(&SandboxId) -> bool) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|sandbox, _| exists(sandbox));
+    }
+}
+
+/// Where a client comes from, as far as it cannot choose: a host has a whole /64 of IPv6 addresses (RFC 4291 section
+/// 2.5.4).
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use policy::{Entrance, Gate, Peer, SandboxId};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
 
 use crate::config::Limits;
 use crate::handler::Handler;
-use crate::limits::Asked;
+use crate::limits::{Asked, network};
 use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::resolver::Resolver;
@@ -26,12 +27,14 @@ struct Shared {
     handler: Handler,
     limits: Limits,
     connections: Arc<Meter<Client>>,
+    /// Room for connections, whoever opens them: one client may have thousands of addresses.
+    room: Arc<Semaphore>,
 }
 
 /// Who opens connections, as far as they are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Client {
-    Address(IpAddr),
+    Network(IpAddr),
     /// In a namespace every address is local, and a client may come from as many as it likes.
     Sandbox(SandboxId),
 }
@@ -40,7 +43,7 @@ impl Client {
     fn of(peer: &Peer, from: SocketAddr) -> Self {
         match &peer.namespace {
             Some(namespace) => Self::Sandbox(namespace.sandbox().clone()),
-            None => Self::Address(from.ip().to_canonical()),
+            None => Self::Network(network(from.ip())),
         }
     }
 }
@@ -56,10 +59,12 @@ impl Server {
         asked: Arc<Asked>,
     ) -> Self {
         let connections = Meter::new(limits.connections_per_client);
+        let room = Arc::new(Semaphore::new(limits.connections));
         Self(Arc::new(Shared {
             handler: Handler::new(gate, resolver, metrics, limits, asked),
             limits,
             connections,
+            room,
         }))
     }
 

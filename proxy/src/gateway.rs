@@ -177,7 +177,8 @@ impl Gateway {
 
     /// Takes a client in; `None` where there is no room for another one from where it comes from.
     pub(crate) fn client(self: &Arc<Self>, peer: &Peer) -> Option<Client> {
-        let seat = self.crowd.enter(peer)?;
+        let whose = self.gate.identify(peer).ok().and_then(|id| self.gate.sandbox(&id));
+        let seat = self.crowd.enter(peer, whose.as_deref())?;
         self.clients.fetch_add(1, Ordering::Relaxed);
         Some(Client { gateway: Arc::clone(self), _seat: seat, slot: Mutex::default() })
     }

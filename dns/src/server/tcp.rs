@@ -43,12 +43,13 @@ pub(super) async fn serve(
         match listener.accept().await {
             Ok((stream, from)) => {
                 let peer = entrance.peer(Some(from));
-                // Over its limit a client is closed at once; dropping the stream does it.
+                // Over a limit a client is closed at once; dropping the stream does it.
+                let Ok(room) = Arc::clone(&shared.room).try_acquire_owned() else { continue };
                 let Some(slot) = shared.connections.enter(&Client::of(&peer, from)) else { continue };
                 let (shared, closed) = (Arc::clone(shared), closed.clone());
                 tokio::spawn(async move {
                     converse(shared, stream, peer, closed).await;
-                    drop(slot);
+                    drop((slot, room));
                 });
             }
             // The peer gave up between its handshake and our accept.

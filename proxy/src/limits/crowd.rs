@@ -1,13 +1,18 @@
 //! Room for clients: a gateway has only so many descriptors, and nobody may hold all of them.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use policy::{ListenerName, Peer, SandboxId};
+use dns::limits::network;
+use policy::{ListenerName, Peer, Sandbox, SandboxId};
 
 /// One place may hold so many times the room that is left.
 const SHARE: usize = 4;
+
+/// So many clients of a known sandbox may be there beyond twice what its `connections` says. That many are told of the
+/// limit when they ask for something; those that say nothing are not to fill the gateway's memory.
+const SPARE: usize = 64;
 
 /// The clients that are connected, known or not, by where they come from.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ struct Seats {
 /// Where clients come from, as far as they cannot choose it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Origin {
-    Namespace(SandboxId),
+    Sandbox(SandboxId),
     Listener(ListenerName, Option<IpAddr>),
 }
 
@@ -47,13 +52,15 @@ impl Crowd {
 
     /// Takes in a client, unless four times as many have come from the same place as there is room left: one place alone
     /// gets four fifths of all, and the next ones find room when they come (dynamic thresholds, Choudhury and Hahne
-    /// 1998).
-    pub(crate) fn enter(self: &Arc<Self>, peer: &Peer) -> Option<Seat> {
-        let origin = Origin::of(peer);
+    /// 1998). `sandbox` is whose it is by where it comes from, whatever it will present.
+    pub(crate) fn enter(self: &Arc<Self>, peer: &Peer, sandbox: Option<&Sandbox>) -> Option<Seat> {
+        let origin = Origin::of(peer, sandbox);
+        let limit = sandbox.and_then(|sandbox| sandbox.limits.connections);
+        let most = limit.map_or(usize::MAX, |limit| (limit as usize).saturating_mul(2).saturating_add(SPARE));
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         let left = self.most.saturating_sub(seats.taken);
         let held = seats.by_origin.get(&origin).copied().unwrap_or_default();
-        if held >= left.saturating_mul(SHARE) {
+        if held >= left.saturating_mul(SHARE).min(most) {
             return None;
         }
         seats.taken += 1;
@@ -63,19 +70,11 @@ impl Crowd {
 }
 
 impl Origin {
-    fn of(peer: &Peer) -> Self {
-        match &peer.namespace {
-            Some(namespace) => Self::Namespace(namespace.sandbox().clone()),
+    fn of(peer: &Peer, sandbox: Option<&Sandbox>) -> Self {
+        match sandbox {
+            Some(sandbox) => Self::Sandbox(sandbox.id.clone()),
             None => Self::Listener(Arc::clone(&peer.listener), peer.address.map(|from| network(from.ip()))),
         }
-    }
-}
-
-/// A host has a whole /64 of IPv6 addresses to come from (RFC 4291 section 2.5.4).
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 
@@ -103,8 +102,9 @@ mod tests {
     #[test]
     fn nobody_gets_all_the_room() {
         let crowd = Crowd::new(160);
-        let come =
-            |address: &str| -> Vec<Seat> { std::iter::from_fn(|| crowd.enter(&peer(address))).collect() };
+        let come = |address: &str| -> Vec<Seat> {
+            std::iter::from_fn(|| crowd.enter(&peer(address), None)).collect()
+        };
         let first = come("192.0.2.1:9");
         assert_eq!(first.len(), 128);
         let second = come("192.0.2.2:9");
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_host_is_one_place_whatever_its_address() {
-        let of = |address| Origin::of(&peer(address));
+        let of = |address| Origin::of(&peer(address), None);
         assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:2]:2"));
         assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
         assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));

@@ -70,7 +70,7 @@ async fn a_reply_waits_for_its_event() {
 
 #[tokio::test]
 async fn pipelined_queries_are_answered_as_their_answers_come() {
-    let release = Arc::new(tokio::sync::Semaphore::new(0));
+    let release = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&release);
     let (upstream, asked) = upstream(move |query, _| {
         let slow = query.queries[0].name().to_string().starts_with("api.");
@@ -192,4 +192,38 @@ async fn a_flood_is_answered_by_all_workers_and_nothing_twice() {
         assert_eq!(reply.queries[0].name().to_string(), format!("n{}.elsewhere.test.", reply.metadata.id));
         assert!(answered.insert(reply.metadata.id), "answered twice");
     }
+}
+
+/// Seen by reading: whoever has many addresses could take every descriptor of the gateway with idle connections.
+#[tokio::test]
+async fn all_clients_together_have_so_many_connections_wherever_they_come_from() {
+    let (gate, _) = gate(POLICY);
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let server = Server::new(gate, resolver([nobody().await]), metrics(), limits, Arc::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        server.serve_tcp(listener, ListenerName::from("l"), std::future::pending()).await
+    });
+    let from = async |address: &str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(address.parse().unwrap()).unwrap();
+        socket.connect(at).await.unwrap()
+    };
+    let (first, _second) = (from("127.0.1.1:0").await, from("127.0.1.2:0").await);
+    let mut third = from("127.0.1.3:0").await;
+    let closed = timeout(Duration::from_secs(5), third.read(&mut [0])).await.expect("it is closed at once");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    drop(first);
+    // Its place is free once the server has seen it go.
+    let has_room = async {
+        while let Ok(Ok(0) | Err(_)) =
+            timeout(Duration::from_millis(100), from("127.0.1.4:0").await.read(&mut [0])).await
+        {}
+    };
+    timeout(Duration::from_secs(5), has_room).await.expect("there is room again");
+    let host = |address: &str| network(address.parse().unwrap());
+    assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:2"));
+    assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
+    assert_eq!(host("::ffff:192.0.2.1"), host("192.0.2.1"));
 }
