@@ -1,21 +1,24 @@
 //! `--publish HOST:PORT:PORT`: a port of the host that leads to one port of the workload's loopback, and nowhere else.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::copy_bidirectional;
-use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::time::{sleep, timeout};
 
 use super::door;
 use crate::netns::{CAPTURED_PORT, DNS_PORT, PROXY_PORT};
 
 /// As long as nothing can be accepted, as with no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long the command's listener may take: one whose queue is full says nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where on the host, and where inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +67,13 @@ impl Published {
     }
 
     async fn carry(self, mut client: tokio::net::TcpStream, doors: Arc<Mutex<UnixStream>>) {
-        let opened = tokio::task::spawn_blocking(move || connect(self.inside, &doors)).await;
-        match opened {
-            Ok(Ok(mut inside)) => {
+        match connect(self.inside, doors).await {
+            Ok(mut inside) => {
                 let _ = inside.set_nodelay(true).and_then(|()| client.set_nodelay(true));
                 // How it ends is the two ends' own affair; they have seen it.
                 let _ = copy_bidirectional(&mut client, &mut inside).await;
             }
-            Ok(Err(_)) | Err(_) => {
+            Err(_) => {
                 // Nobody listens there: the client is told as by a closed port.
                 let _ = client.set_zero_linger();
             }
@@ -80,17 +82,19 @@ impl Published {
 }
 
 /// Connects to the workload's loopback, over a socket that was made there.
-fn connect(port: u16, doors: &Mutex<UnixStream>) -> io::Result<tokio::net::TcpStream> {
-    let socket = {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "not a contact of a sandbox: the socket stands inside, and its loopback has no way out"
+)]
+async fn connect(port: u16, doors: Arc<Mutex<UnixStream>>) -> io::Result<tokio::net::TcpStream> {
+    let made = tokio::task::spawn_blocking(move || {
         let doors = doors.lock().unwrap_or_else(PoisonError::into_inner);
-        door::ask(&*doors)?
-    };
-    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-    // Not a contact of a sandbox: the socket stands inside, and its loopback has no way out.
-    rustix::net::connect(&socket, &to)?;
-    let stream = TcpStream::from(socket);
-    stream.set_nonblocking(true)?;
-    tokio::net::TcpStream::from_std(stream)
+        door::ask(&*doors)
+    });
+    let socket = TcpStream::from(made.await.map_err(io::Error::other)??);
+    socket.set_nonblocking(true)?;
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    timeout(PATIENCE, TcpSocket::from_std_stream(socket).connect(to)).await?
 }
 
 #[cfg(test)]
