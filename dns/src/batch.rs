@@ -4,9 +4,9 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use nix::sys::socket::{
-    ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg, sendmmsg,
-};
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg};
+use rustix::net::addr::SocketAddrArg as _;
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 use tokio::io::Interest;
 
 use crate::socket::Socket;
@@ -151,30 +151,21 @@ impl Replies {
         match left.as_slice() {
             [] => Ok(0),
             [(message, to)] => socket.get().send_to(message, *to).map(|_| 1),
-            [(_, SocketAddr::V4(_)), ..] => send_all(socket, &left, |to| match to {
-                SocketAddr::V4(to) => Some(SockaddrIn::from(to)),
-                SocketAddr::V6(_) => None,
-            }),
-            [(_, SocketAddr::V6(_)), ..] => send_all(socket, &left, |to| match to {
-                SocketAddr::V4(_) => None,
-                SocketAddr::V6(to) => Some(SockaddrIn6::from(to)),
-            }),
+            several => send_all(socket, several),
         }
     }
 }
 
-/// Sends datagrams of one address family; returns how many were sent before one failed.
-fn send_all<A: SockaddrLike + Copy>(
-    socket: &Socket,
-    messages: &[(&[u8], SocketAddr)],
-    address: impl Fn(SocketAddr) -> Option<A>,
-) -> std::io::Result<usize> {
-    let mut headers = MultiHeaders::<A>::preallocate(messages.len(), None);
+/// Sends datagrams; returns how many were sent before one failed. By rustix: nix 0.32 tells how many by reading addresses
+/// that it has not set.
+fn send_all(socket: &Socket, messages: &[(&[u8], SocketAddr)]) -> std::io::Result<usize> {
+    let addresses: Vec<_> = messages.iter().map(|(_, to)| to.as_any()).collect();
     let slices: Vec<_> = messages.iter().map(|(message, _)| [IoSlice::new(message)]).collect();
-    let addresses: Vec<_> = messages.iter().map(|(_, to)| address(*to)).collect();
-    let nothing: [ControlMessage<'_>; 0] = [];
-    let (socket, flags) = (socket.get().as_raw_fd(), MsgFlags::MSG_DONTWAIT);
-    Ok(sendmmsg(socket, &mut headers, &slices, &addresses, nothing, flags)?.count())
+    let mut nothing: Vec<_> = messages.iter().map(|_| SendAncillaryBuffer::default()).collect();
+    let parts = addresses.iter().zip(&slices).zip(&mut nothing);
+    let mut headers: Vec<_> =
+        parts.map(|((to, message), nothing)| MMsgHdr::new_with_addr(to, message, nothing)).collect();
+    Ok(sendmmsg(socket.get(), &mut headers, SendFlags::DONTWAIT)?)
 }
 
 #[cfg(test)]
