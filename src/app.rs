@@ -396,11 +396,14 @@ impl Running {
     }
 }
 
-/// Tries a lost audit again. While it is required and lost nothing is allowed and the gateway is not ready, so that no
+/// Tries a lost audit again, and begins one anew whose file is gone. While it is required and lost nothing is allowed and the gateway is not ready, so that no
 /// traffic may come whose line would show that it can be written again.
 async fn probe_lost_audit(core: Core) {
     loop {
         tokio::time::sleep(PROBE_AUDIT).await;
+        if let Err(error) = core.audit.look() {
+            tracing::error!(error = %crate::error_chain(&error), "the audit stays in a file that is gone");
+        }
         if core.audit.is_lost() {
             let detail = "the log could not be written; nothing was allowed meanwhile";
             // Whether it was written is what the next look at the audit tells.

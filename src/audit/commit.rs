@@ -194,6 +194,12 @@ impl Queue {
         Ok(())
     }
 
+    /// Whether what is written goes to a file that has been removed.
+    pub(super) fn is_gone(&self) -> bool {
+        // While somebody writes there is another moment to look.
+        self.sink.try_lock().is_ok_and(|sink| sink.is_gone())
+    }
+
     /// Asks the thread to call its `chores` within `delay`.
     pub(super) fn do_chores_within(&self, delay: Duration) {
         let mut state = lock(&self.state);

@@ -101,6 +101,19 @@ impl Audit {
         self.shared.queue.reopen()
     }
 
+    /// Opens the file anew where somebody has removed it, without a word to the gateway: the lines of a log that is gone
+    /// are lost as well.
+    ///
+    /// # Errors
+    /// Where there can be no other file.
+    pub fn look(&self) -> Result<(), OpenError> {
+        if !self.shared.queue.is_gone() {
+            return Ok(());
+        }
+        tracing::error!("the audit log was removed; it begins anew");
+        self.reopen()
+    }
+
     /// Whether it is required and cannot be written: everything is then denied.
     #[must_use]
     pub fn is_lost(&self) -> bool {

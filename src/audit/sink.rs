@@ -106,6 +106,12 @@ impl Sink {
         Ok(())
     }
 
+    /// Whether the file has been removed: what is written then is nowhere to be read. One that was moved away still has a
+    /// name, and whoever moved it will say so.
+    pub(super) fn is_gone(&self) -> bool {
+        self.kind == Kind::Regular && rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Whether a write may wait for somebody who reads: not the place for a task of the runtime.
     pub(super) fn may_wait(&self) -> bool {
         self.kind != Kind::Regular

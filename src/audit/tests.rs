@@ -377,6 +377,23 @@ async fn a_file_is_put_aside_before_it_passes_its_size() {
     assert!(ids.is_sorted() && ids.len() > 50, "the newest lines, in order, over all three");
 }
 
+/// Seen with `rm audit.jsonl`: what was required went on being "written", to a file that nobody could read.
+#[tokio::test]
+async fn a_log_that_was_removed_begins_anew_and_one_that_was_moved_does_not() {
+    let bench = Bench::new();
+    bench.denied("a.attacker.test:443").await;
+    let moved = bench.folder.path().join("moved");
+    fs::rename(&bench.path, &moved).expect("moved");
+    bench.audit.look().expect("nothing to do");
+    bench.denied("b.attacker.test:443").await;
+    assert!(!bench.path.exists() && read(&moved).len() == 2);
+    fs::remove_file(&moved).expect("removed");
+    bench.audit.look().expect("opened anew");
+    bench.denied("c.attacker.test:443").await;
+    let hosts: Vec<_> = bench.lines().iter().map(|line| line["host"].clone()).collect();
+    assert_eq!(hosts, ["c.attacker.test"]);
+}
+
 #[tokio::test]
 async fn a_file_that_was_moved_away_is_left_on_reopen() {
     let bench = Bench::new();
