@@ -79,6 +79,12 @@ impl Reloader {
         match read {
             Ok(Ok(config)) => {
                 self.watched.read(config_seen.map(|seen| seen.beside(config.beside.seen())));
+                // Its own listeners are those of the config that it started with, whatever [listen] says now.
+                if let Some(port) = self.started_with.listen.taken(&config.host_ports) {
+                    let why =
+                        format!("host_port {port} is a listener of the gateway itself until it restarts");
+                    return Err(self.fail(why, by));
+                }
                 let sockets = config.doors(&self.started_with.listen);
                 match self.core.doors.bind(&sockets) {
                     Ok(bound) => {

@@ -112,7 +112,7 @@ impl Listen {
             }
         }
         for (port, spot) in &read.host_ports {
-            if self.inbounds().chain(self.metrics).any(|bound| takes(bound, *port)) {
+            if self.taken(&[*port]).is_some() {
                 let what = format!("{port} is a listener of the gateway itself");
                 spot.mistake(what, "a sandbox reaches the gateway by its inbounds only");
             }
@@ -125,6 +125,14 @@ impl Listen {
                 "write \"127.0.0.1:9464\", or an address of a network without sandboxes",
             );
         }
+    }
+
+    /// The first of these ports of loopback that is one of the gateway's own.
+    #[must_use]
+    pub fn taken(&self, ports: &[SocketAddr]) -> Option<SocketAddr> {
+        let is_own =
+            |port: &&SocketAddr| self.inbounds().chain(self.metrics).any(|bound| takes(bound, **port));
+        ports.iter().find(is_own).copied()
     }
 
     /// Checks that what speaks TLS has a certificate, and that those are asked for certificates who are known by them.

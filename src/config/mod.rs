@@ -66,6 +66,8 @@ pub struct Config {
     pub policy: Arc<Policy>,
     /// The unix sockets by which sandboxes are known.
     pub sockets: Vec<Socket>,
+    /// The ports of this host that `[internal.X]` tables open.
+    pub host_ports: Vec<SocketAddr>,
     /// What other files hold, to be used again where they stay the same.
     pub beside: Beside,
 }
@@ -210,6 +212,7 @@ fn parse(
     listen.check(&beside_listen, &read);
     let tls = beside_listen.files.take().and_then(|files| files.load(before.tls.as_ref(), top.report()));
     let beside = Beside { lists, tls };
+    let host_ports = read.host_ports.iter().map(|(port, _)| *port).collect();
     let sockets = read.sockets.into_iter().map(|(socket, _)| socket).collect();
     let policy = Arc::new(read.policy);
     top.finish();
@@ -224,6 +227,7 @@ fn parse(
         timeouts,
         policy,
         sockets,
+        host_ports,
         beside,
     })
 }

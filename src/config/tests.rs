@@ -233,3 +233,14 @@ fn every_key_that_is_listed_is_read() {
         }
     }
 }
+
+/// Seen by reading: a reload that also changed [listen] was held against the new table, while the old listeners stayed.
+#[test]
+fn a_host_port_is_none_of_the_listeners_in_use() {
+    let table = "[internal.x]\nhost = \"x.example\"\nhost_port = \"127.0.0.1:3128\"\n";
+    let changed =
+        read(&format!("[listen]\nproxy = [\"127.0.0.1:3129\"]\n{table}")).expect("its own are others");
+    let in_use = read("[listen]\nproxy = [\"0.0.0.0:3128\"]\n").expect("a config").listen;
+    assert_eq!(in_use.taken(&changed.host_ports), "127.0.0.1:3128".parse().ok());
+    assert_eq!(changed.listen.taken(&changed.host_ports), None);
+}
