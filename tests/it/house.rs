@@ -83,6 +83,7 @@ fn exceptions_to_the_bans_are_where_they_are_known() {
         "proxy/src/dial.rs",
         "src/cli/client.rs",
         "src/config/environment.rs",
+        "src/probe/families.rs",
         "src/probe/socket.rs",
         "src/netns/enter.rs",
         "src/registries/asker.rs",

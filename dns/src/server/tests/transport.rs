@@ -202,9 +202,9 @@ async fn all_clients_together_have_so_many_connections_wherever_they_come_from()
     let server = Server::new(gate, resolver([nobody().await]), metrics(), limits, Arc::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        server.serve_tcp(listener, ListenerName::from("l"), std::future::pending()).await
-    });
+    tokio::spawn(
+        async move { server.serve_tcp(listener, ListenerName::from("l"), std::future::pending()).await },
+    );
     let from = async |address: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(address.parse().unwrap()).unwrap();
