@@ -436,7 +436,7 @@ async fn follow_host(mut host: host::Watch, core: Core) {
             }
         };
         let generation = core.gate.set_local_addresses(local);
-        core.gateway.policy_changed();
+        core.gateway.addresses_changed();
         core.metrics.generation(generation);
         core.status.generation(generation);
         tracing::info!(%generation, "the addresses of this host have changed");

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use policy::{Generation, Hostname, Permit, QType, SandboxId};
+use policy::{Hostname, Permit, QType, Version};
 
 use crate::answer::Answer;
 
@@ -17,24 +17,17 @@ const CAPACITY: usize = 10_000;
 /// What an answer is kept under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    scope: Option<Scope>,
+    /// Whose answer it is, where it is not everybody's. A name under a wildcard may be one that only this sandbox knows
+    /// of: nobody else may find out by the time an answer takes that it was asked for.
+    scope: Option<Version>,
     pub(crate) name: Hostname,
     pub(crate) qtype: QType,
-}
-
-/// Whose answer it is, where it is not everybody's. A name under a wildcard may be one that only this sandbox knows
-/// of: nobody else may find out by the time an answer takes that it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Scope {
-    sandbox: SandboxId,
-    generation: Generation,
 }
 
 impl Key {
     /// The key of a name that a permit lets through.
     pub(crate) fn new(permit: &Permit, name: Hostname, qtype: QType) -> Self {
-        let own = || Scope { sandbox: permit.sandbox().id.clone(), generation: permit.generation() };
-        Self { scope: (!permit.is_exact()).then(own), name, qtype }
+        Self { scope: (!permit.is_exact()).then(|| Version::of(permit.sandbox())), name, qtype }
     }
 
     /// The key of a name that is everybody's.

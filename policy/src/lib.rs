@@ -57,7 +57,7 @@ pub use identity::{Certificate, Credentials, Means, Stranger, TokenHash};
 pub use limits::Limits;
 pub use list::List;
 pub use namespace::Namespace;
-pub use policy::{Mode, Policy, Sandbox};
+pub use policy::{Mode, Policy, Sandbox, Version};
 pub use reason::Reason;
 pub use receipt::{AuditLost, Receipt};
 pub use rule::RuleRef;

@@ -1,7 +1,8 @@
 //! The compiled policy of a gateway: every sandbox with its rules, and what holds for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Weak};
 
 use crate::attempt::Ask;
 use crate::decision::FirstBytes;
@@ -61,6 +62,49 @@ impl Sandbox {
     #[must_use]
     pub fn learns_at(&self, now: Timestamp) -> bool {
         matches!(self.mode, Mode::Learn { until } if now < until)
+    }
+
+    /// The limits of a rule of its policies, if there is such a rule and it has some.
+    #[must_use]
+    pub fn limits_of(&self, rule: &RuleId) -> Option<&Limits> {
+        self.sets.iter().find(|set| set.name() == &*rule.set)?.limits(&rule.name)
+    }
+}
+
+/// A sandbox as one policy has it. It stays equal for as long as nothing touches the sandbox: a change of another one
+/// does not, a reload does. What was learnt under it, such as a connection that waits, is of no use to a later one.
+#[derive(Clone, Debug)]
+pub struct Version {
+    id: SandboxId,
+    /// It holds no rules, and keeps its place in memory from standing for another sandbox.
+    held: Weak<Sandbox>,
+}
+
+impl Version {
+    /// That of a sandbox.
+    #[must_use]
+    pub fn of(sandbox: &Arc<Sandbox>) -> Self {
+        Self { id: sandbox.id.clone(), held: Arc::downgrade(sandbox) }
+    }
+
+    /// The sandbox, where a policy has it still.
+    #[must_use]
+    pub fn is_in<'p>(&self, policy: &'p Policy) -> Option<&'p Arc<Sandbox>> {
+        policy.sandbox(&self.id).filter(|sandbox| std::ptr::eq(Arc::as_ptr(sandbox), self.held.as_ptr()))
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        Weak::ptr_eq(&self.held, &other.held)
+    }
+}
+
+impl Eq for Version {}
+
+impl Hash for Version {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.held.as_ptr().hash(state);
     }
 }
 

@@ -98,8 +98,13 @@ impl Gateway {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// To be called after another policy has been put in force, or the host's addresses have changed: ends what is
-    /// no longer allowed before it returns.
+    /// To be called after the host's addresses have changed: ends what is no longer allowed before it returns.
+    pub fn addresses_changed(&self) {
+        self.pool.clear();
+        self.policy_changed();
+    }
+
+    /// To be called after another policy has been put in force: ends what is no longer allowed before it returns.
     pub fn policy_changed(&self) {
         self.judge_anew();
         let policy = self.gate.policy();
@@ -109,7 +114,7 @@ impl Gateway {
     }
 
     fn judge_anew(&self) {
-        self.pool.clear(self.gate.generation());
+        self.pool.retain(&self.gate.policy(), now());
         self.streams.judge_anew(now());
     }
 

@@ -149,6 +149,7 @@ impl Request<'_> {
         let Some(key) = Key::of(permit) else { return };
         let rule = permit.rule().cloned();
         let (stream, _) = route.upstream.into_parts();
-        self.gateway.pool.put(key, Idle { stream, address: route.address, chain: route.chain, rule });
+        let idle = Idle { stream, address: route.address, chain: route.chain, rule };
+        self.gateway.pool.put(key, idle, || self.gateway.gate.policy());
     }
 }

@@ -1,7 +1,7 @@
 //! Upstream connections that wait for another request.
 //!
-//! Nothing is shared: a connection serves the sandbox, the rule, the policy generation and the destination that it was
-//! opened for, and the gate judges its address anew before every request.
+//! Nothing is shared: a connection serves the sandbox, the rule, the policies of the sandbox as they were, and the
+//! destination that it was opened for, and the gate judges its address anew before every request.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use policy::{Destination, Generation, Hostname, Permit, RuleRef, SandboxId};
+use policy::{Destination, Hostname, Permit, Policy, RuleRef, Timestamp, Version};
 use tokio::time::{Instant, sleep};
 
 use crate::stream::Stream;
@@ -26,19 +26,14 @@ const MOST: usize = 1024;
 /// What a connection may be used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    sandbox: SandboxId,
-    generation: Generation,
+    sandbox: Version,
     destination: Destination,
 }
 
 impl Key {
     /// What connections under a permit may be used for; `None` where it has no destination.
     pub(crate) fn of(permit: &Permit) -> Option<Self> {
-        Some(Self {
-            sandbox: permit.sandbox().id.clone(),
-            generation: permit.generation(),
-            destination: permit.destination()?.clone(),
-        })
+        Some(Self { sandbox: Version::of(permit.sandbox()), destination: permit.destination()?.clone() })
     }
 }
 
@@ -62,16 +57,14 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct Shelves {
-    by_sandbox: HashMap<SandboxId, Shelf>,
+    by_sandbox: HashMap<Version, Shelf>,
     total: usize,
     swept: bool,
-    /// Connections of an older policy are no longer kept.
-    oldest: Option<Generation>,
 }
 
 #[derive(Debug, Default)]
 struct Shelf {
-    by_key: HashMap<Key, Vec<(Instant, Idle)>>,
+    by_destination: HashMap<Destination, Vec<(Instant, Idle)>>,
     total: usize,
 }
 
@@ -82,7 +75,7 @@ impl Pool {
         let mut shelves = self.shelves();
         let shelves = &mut *shelves;
         let shelf = shelves.by_sandbox.get_mut(&key.sandbox)?;
-        let waiting = shelf.by_key.get_mut(key)?;
+        let waiting = shelf.by_destination.get_mut(&key.destination)?;
         let before = waiting.len();
         let mut found = None;
         while let Some(at) = waiting.iter().rposition(|(_, idle)| idle.rule.as_ref() == rule) {
@@ -102,18 +95,20 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection that has nothing more to say; drops it where there are too many.
-    pub(crate) fn put(self: &Arc<Self>, key: Key, idle: Idle) {
+    /// Keeps a connection that has nothing more to say; drops it where there are too many, or the policy `in_force` has
+    /// another version of its sandbox.
+    pub(crate) fn put(self: &Arc<Self>, key: Key, idle: Idle, in_force: impl FnOnce() -> Arc<Policy>) {
         let mut shelves = self.shelves();
         let shelves = &mut *shelves;
-        if shelves.total >= MOST || shelves.oldest > Some(key.generation) {
+        // Asked for under the lock: a policy that is put in force later is followed by a `retain`, which finds it.
+        if shelves.total >= MOST || key.sandbox.is_in(&in_force()).is_none() {
             return;
         }
-        let shelf = shelves.by_sandbox.entry(key.sandbox.clone()).or_default();
+        let shelf = shelves.by_sandbox.entry(key.sandbox).or_default();
         if shelf.total >= MOST_PER_SANDBOX {
             return;
         }
-        shelf.by_key.entry(key).or_default().push((Instant::now(), idle));
+        shelf.by_destination.entry(key.destination).or_default().push((Instant::now(), idle));
         shelf.total += 1;
         shelves.total += 1;
         if !std::mem::replace(&mut shelves.swept, true) {
@@ -121,35 +116,48 @@ impl Pool {
         }
     }
 
-    /// Closes them all, and keeps none that is given back under a policy before `generation`.
-    pub(crate) fn clear(&self, generation: Generation) {
+    /// Closes them all.
+    pub(crate) fn clear(&self) {
         let mut shelves = self.shelves();
-        shelves.oldest = shelves.oldest.max(Some(generation));
         shelves.by_sandbox.clear();
         shelves.total = 0;
+    }
+
+    /// Closes those of sandboxes that are gone or have changed, and those whose rule or learning has ended.
+    pub(crate) fn retain(&self, policy: &Policy, now: Timestamp) {
+        self.shelves().retain(|version, _, idle| {
+            version.is_in(policy).is_some_and(|sandbox| match &idle.rule {
+                Some(rule) => rule.rule().holds_at(now),
+                None => sandbox.learns_at(now),
+            })
+        });
     }
 
     /// Closes those that have waited too long or were closed from the far side. Returns whether any is left.
     fn sweep(&self) -> bool {
         let mut shelves = self.shelves();
-        let mut left = 0;
-        shelves.by_sandbox.retain(|_, shelf| {
-            shelf.by_key.retain(|_, waiting| {
-                waiting.retain(|(since, idle)| since.elapsed() <= IDLE && is_quiet(&idle.stream));
-                !waiting.is_empty()
-            });
-            shelf.total = shelf.by_key.values().map(Vec::len).sum();
-            left += shelf.total;
-            shelf.total > 0
-        });
-        shelves.total = left;
-        shelves.swept = left > 0;
-        left > 0
+        shelves.retain(|_, since, idle| since.elapsed() <= IDLE && is_quiet(&idle.stream));
+        shelves.swept = shelves.total > 0;
+        shelves.swept
     }
 
     fn shelves(&self) -> MutexGuard<'_, Shelves> {
         // A panic under the lock could only leave a count too high.
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelves {
+    fn retain(&mut self, mut keep: impl FnMut(&Version, Instant, &Idle) -> bool) {
+        self.by_sandbox.retain(|version, shelf| {
+            shelf.by_destination.retain(|_, waiting| {
+                waiting.retain(|(since, idle)| keep(version, *since, idle));
+                !waiting.is_empty()
+            });
+            shelf.total = shelf.by_destination.values().map(Vec::len).sum();
+            shelf.total > 0
+        });
+        self.total = self.by_sandbox.values().map(|shelf| shelf.total).sum();
     }
 }
 
@@ -171,30 +179,32 @@ fn is_quiet(stream: &Stream) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use policy::{Event, Gate, LocalAddresses, Observer, Policy, Receipt};
+    use policy::LocalAddresses;
+    use policy::SandboxId;
+    use policy::file::{Document, load};
+    use policy::life::{Life, Meanwhile};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
-    struct Deaf;
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    impl Observer for Deaf {
-        fn record(&self, _: &Event<'_>) -> Receipt {
-            Receipt::written()
-        }
+    fn id(sandbox: &str) -> SandboxId {
+        SandboxId::parse(sandbox).unwrap()
     }
 
-    fn generations() -> (Generation, Generation) {
-        let gate =
-            Gate::new(Arc::new(Policy::default()), Arc::new(LocalAddresses::default()), Arc::new(Deaf), 1);
-        (gate.generation(), gate.install(Arc::new(Policy::default())))
+    /// Two sandboxes that learn, for an hour.
+    fn policy() -> Arc<Policy> {
+        let learns = "mode = \"learn\"\nuntil = 2027-01-15T09:00:00Z\n";
+        let text = format!("[sandbox.s1]\n{learns}[sandbox.s2]\n{learns}");
+        let document = Document::new("t.toml", text.as_bytes()).unwrap();
+        Arc::new(load(&[document], NOW, &LocalAddresses::default()).unwrap())
     }
 
-    fn key(sandbox: &str, destination: &str, generation: Generation) -> Key {
+    fn key(policy: &Policy, sandbox: &str, destination: &str) -> Key {
         Key {
-            sandbox: SandboxId::parse(sandbox).unwrap(),
-            generation,
+            sandbox: Version::of(policy.sandbox(&id(sandbox)).unwrap()),
             destination: Destination::from_authority(destination.as_bytes()).unwrap(),
         }
     }
@@ -209,6 +219,13 @@ mod tests {
         (idle, listener.accept().await.unwrap().0)
     }
 
+    /// Keeps a connection for a sandbox under a policy, with `in_force` in force; gives its far end.
+    async fn keep(pool: &Arc<Pool>, policy: &Policy, sandbox: &str, in_force: &Arc<Policy>) -> TcpStream {
+        let (idle, far) = idle().await;
+        pool.put(key(policy, sandbox, "a.test:80"), idle, || Arc::clone(in_force));
+        far
+    }
+
     fn total(pool: &Pool) -> usize {
         let shelves = pool.shelves();
         assert_eq!(shelves.total, shelves.by_sandbox.values().map(|shelf| shelf.total).sum::<usize>());
@@ -217,12 +234,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_serves_what_it_was_opened_for_and_nothing_else() {
-        let (pool, (old, new)) = (Arc::<Pool>::default(), generations());
-        let right = key("s1", "a.test:80", old);
+        let (pool, policy, reloaded) = (Arc::<Pool>::default(), policy(), policy());
+        let right = key(&policy, "s1", "a.test:80");
         let (idle, _far) = idle().await;
         let address = idle.address;
-        pool.put(right.clone(), idle);
-        for other in [key("s2", "a.test:80", old), key("s1", "a.test:81", old), key("s1", "a.test:80", new)] {
+        pool.put(right.clone(), idle, || Arc::clone(&policy));
+        for other in [
+            key(&policy, "s2", "a.test:80"),
+            key(&policy, "s1", "a.test:81"),
+            key(&reloaded, "s1", "a.test:80"),
+        ] {
             assert!(pool.take(&other, None, Duration::MAX).is_none(), "{other:?}");
         }
         assert_eq!(pool.take(&right, None, Duration::MAX).map(|idle| idle.address), Some(address));
@@ -232,8 +253,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_closed_or_spoke_is_not_handed_out() {
-        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
-        let key = key("s1", "a.test:80", generation);
+        let (pool, policy) = (Arc::<Pool>::default(), policy());
+        let key = key(&policy, "s1", "a.test:80");
         let (closed, far) = idle().await;
         drop(far);
         let (spoke, mut far) = idle().await;
@@ -242,7 +263,7 @@ mod tests {
             // The stream learns of it from the reactor.
             let Stream::Tcp(tcp) = &idle.stream else { panic!("{idle:?}") };
             tcp.readable().await.unwrap();
-            pool.put(key.clone(), idle);
+            pool.put(key.clone(), idle, || Arc::clone(&policy));
             assert!(pool.take(&key, None, Duration::MAX).is_none());
         }
         assert_eq!(total(&pool), 0);
@@ -250,51 +271,58 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_rested_too_long_is_closed() {
-        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
-        let key = key("s1", "a.test:80", generation);
-        let (first, _far) = idle().await;
-        pool.put(key.clone(), first);
+        let (pool, policy) = (Arc::<Pool>::default(), policy());
+        let _far = keep(&pool, &policy, "s1", &policy).await;
         tokio::time::advance(Duration::from_secs(2)).await;
+        let key = key(&policy, "s1", "a.test:80");
         assert!(pool.take(&key, None, Duration::from_secs(1)).is_none(), "too long for this request");
-        let (second, mut far) = idle().await;
-        pool.put(key.clone(), second);
+        let mut far = keep(&pool, &policy, "s1", &policy).await;
         // Nobody asks; the sweep closes it.
         let read = tokio::time::timeout(2 * IDLE, tokio::io::AsyncReadExt::read(&mut far, &mut [0])).await;
         assert!(matches!(read, Ok(Ok(0))), "{read:?}");
         assert_eq!(total(&pool), 0);
-        let (third, mut far) = idle().await;
-        pool.put(key, third);
+        let mut far = keep(&pool, &policy, "s1", &policy).await;
         let read = tokio::time::timeout(2 * IDLE, tokio::io::AsyncReadExt::read(&mut far, &mut [0])).await;
         assert!(matches!(read, Ok(Ok(0))), "another sweep begins");
     }
 
     #[tokio::test]
     async fn one_sandbox_cannot_fill_the_pool() {
-        let (pool, (generation, _)) = (Arc::<Pool>::default(), generations());
+        let (pool, policy) = (Arc::<Pool>::default(), policy());
         let mut far = Vec::new();
         for _ in 0..=MOST_PER_SANDBOX {
-            let (idle, end) = idle().await;
-            far.push(end);
-            pool.put(key("s1", "a.test:80", generation), idle);
+            far.push(keep(&pool, &policy, "s1", &policy).await);
         }
         assert_eq!(total(&pool), MOST_PER_SANDBOX);
-        let (idle, _end) = idle().await;
-        pool.put(key("s2", "a.test:80", generation), idle);
+        far.push(keep(&pool, &policy, "s2", &policy).await);
         assert_eq!(total(&pool), MOST_PER_SANDBOX + 1);
     }
 
     #[tokio::test]
-    async fn a_reload_closes_all_and_keeps_nothing_from_before_it() {
-        let (pool, (old, new)) = (Arc::<Pool>::default(), generations());
-        let (first, _far) = idle().await;
-        pool.put(key("s1", "a.test:80", old), first);
-        pool.clear(new);
+    async fn a_change_of_one_sandbox_closes_its_connections_and_nobody_elses() {
+        let (pool, before) = (Arc::<Pool>::default(), policy());
+        let _far = [keep(&pool, &before, "s1", &before).await, keep(&pool, &before, "s2", &before).await];
+        let mut after = Policy::clone(&before);
+        after.set_life(&id("s1"), Life { paused: Some(Meanwhile::Hold), ..Life::default() });
+        let after = Arc::new(after);
+        pool.retain(&after, NOW);
+        assert!(pool.take(&key(&before, "s2", "a.test:80"), None, Duration::MAX).is_some());
         assert_eq!(total(&pool), 0);
-        let (late, _far) = idle().await;
-        pool.put(key("s1", "a.test:80", old), late);
-        assert_eq!(total(&pool), 0, "it was opened under the old policy");
-        let (current, _far) = idle().await;
-        pool.put(key("s1", "a.test:80", new), current);
+        let _late = keep(&pool, &before, "s1", &after).await;
+        assert_eq!(total(&pool), 0, "it was opened under the policies before");
+        let _current = keep(&pool, &after, "s1", &after).await;
         assert_eq!(total(&pool), 1);
+        pool.retain(&policy(), NOW);
+        assert_eq!(total(&pool), 0, "a reload closes all");
+    }
+
+    #[tokio::test]
+    async fn what_ends_by_itself_ends_what_waits_for_it() {
+        let (pool, policy) = (Arc::<Pool>::default(), policy());
+        let _far = keep(&pool, &policy, "s1", &policy).await;
+        pool.retain(&policy, NOW);
+        assert_eq!(total(&pool), 1);
+        pool.retain(&policy, Timestamp::from_secs(1_800_003_600));
+        assert_eq!(total(&pool), 0, "learning is over");
     }
 }
