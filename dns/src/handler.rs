@@ -245,8 +245,10 @@ impl Handler {
             Decision::Allow(permit) => permit,
             Decision::Deny(denial) => return Ok(Outcome::Denied(denial, Some(BLOCKED))),
         };
-        if let Err(Wait(wait)) = self.asked.name(&permit) {
-            let denial = self.gate.refuse_permit_over(permit, Reason::LimitNames, wait);
+        let over = self.asked.question(&permit).map_err(|wait| (Reason::LimitRate, wait));
+        let over = over.and_then(|()| self.asked.name(&permit).map_err(|wait| (Reason::LimitNames, wait)));
+        if let Err((limit, Wait(wait))) = over {
+            let denial = self.gate.refuse_permit_over(permit, limit, wait);
             return Ok(Outcome::Denied(denial, Some(BLOCKED)));
         }
         if qtype == QType::ANY {

@@ -2,41 +2,81 @@
 //! as new to the one as to the other.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use policy::{Host, Permit, SandboxId};
+use policy::{Host, Limits, Permit, Policy, RuleId, SandboxId};
 
 /// A limit is reached; it will let something through again after this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
-/// One account for each sandbox that has done something; a sandbox without one costs nothing.
+/// One account for each sandbox that has done something, and for each rule with limits under which it has; one without
+/// costs nothing.
 #[derive(Debug)]
-pub struct Accounts<A>(RwLock<HashMap<SandboxId, Arc<A>>>);
+pub struct Accounts<A> {
+    sandboxes: Book<SandboxId, A>,
+    rules: Book<(SandboxId, RuleId), A>,
+}
 
 impl<A> Default for Accounts<A> {
     fn default() -> Self {
-        Self(RwLock::default())
+        Self { sandboxes: Book::default(), rules: Book::default() }
     }
 }
 
 impl<A: Default> Accounts<A> {
     /// The account of a sandbox.
     pub fn of(&self, sandbox: &SandboxId) -> Arc<A> {
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner).get(sandbox).cloned();
+        self.sandboxes.of(sandbox)
+    }
+
+    /// The account of a sandbox under the rule of a permit, with the rule's limits; `None` where it has none.
+    pub fn of_rule<'p>(&self, permit: &'p Permit) -> Option<(Arc<A>, &'p Limits)> {
+        let (limits, rule) = (permit.rule_limits()?, permit.rule()?);
+        Some((self.rules.of(&(permit.sandbox().id.clone(), rule.id())), limits))
+    }
+
+    /// Shows each account the limits that a policy sets it, none where it sets none, and forgets the accounts of
+    /// sandboxes and of rules that are gone or have no limits any more.
+    pub fn renew(&self, policy: &Policy, show: impl Fn(&A, Option<&Limits>)) {
+        self.sandboxes.retain(|sandbox, account| {
+            let limits = policy.sandbox(sandbox).map(|sandbox| &sandbox.limits);
+            show(account, limits);
+            limits.is_some()
+        });
+        self.rules.retain(|(sandbox, rule), account| {
+            let limits = policy.sandbox(sandbox).and_then(|sandbox| sandbox.limits_of(rule));
+            show(account, limits);
+            limits.is_some()
+        });
+    }
+}
+
+/// Accounts by what they are of.
+#[derive(Debug)]
+struct Book<K, A>(RwLock<HashMap<K, Arc<A>>>);
+
+impl<K, A> Default for Book<K, A> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<K: Hash + Eq + Clone, A: Default> Book<K, A> {
+    fn of(&self, key: &K) -> Arc<A> {
+        let held = self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         held.unwrap_or_else(|| {
             let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(all.entry(sandbox.clone()).or_default())
+            Arc::clone(all.entry(key.clone()).or_default())
         })
     }
 
-    /// Forgets the accounts of sandboxes that are gone.
-    pub fn retain(&self, exists: impl Fn(&SandboxId) -> bool) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|sandbox, _| exists(sandbox));
+    fn retain(&self, keep: impl Fn(&K, &A) -> bool) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|key, account| keep(key, account));
     }
 }
 
@@ -110,7 +150,7 @@ impl Recent {
     }
 }
 
-/// What one sandbox has asked for.
+/// What one sandbox has asked for, or one sandbox under one rule.
 #[derive(Debug, Default)]
 pub struct Account {
     pub(crate) questions: Bucket,
@@ -134,20 +174,38 @@ impl Asked {
     /// Counts the name of a permit, where a wildcard allows it and it was not asked for lately.
     ///
     /// # Errors
-    /// Where the sandbox has asked for too many such names.
+    /// Where the sandbox has asked for too many such names, or for too many under the rule.
     pub fn name(&self, permit: &Permit) -> Result<(), Wait> {
-        let Some(limit) = permit.sandbox().limits.new_names_per_minute else { return Ok(()) };
-        match permit.host() {
-            Some(Host::Name(name)) if !permit.is_exact() => {
-                self.of(&permit.sandbox().id).name(self.hasher.hash_one(&name), limit)
-            }
-            Some(Host::Name(_) | Host::Address(_)) | None => Ok(()),
+        // The narrower first: what a rule refuses is not new to its sandbox.
+        let of_rule = self.accounts.of_rule(permit);
+        let of_rule = of_rule.and_then(|(account, limits)| Some((account, limits.new_names_per_minute?)));
+        let of_sandbox = permit.sandbox().limits.new_names_per_minute;
+        if permit.is_exact() || (of_rule.is_none() && of_sandbox.is_none()) {
+            return Ok(());
+        }
+        let Some(Host::Name(name)) = permit.host() else { return Ok(()) };
+        let name = self.hasher.hash_one(&name);
+        if let Some((account, limit)) = of_rule {
+            account.name(name, limit)?;
+        }
+        of_sandbox.map_or(Ok(()), |limit| self.of(&permit.sandbox().id).name(name, limit))
+    }
+
+    /// Counts a question against the rate of the rule that allows it; its sandbox's rate comes before the decision.
+    ///
+    /// # Errors
+    /// Where the sandbox asks too fast under the rule.
+    pub(crate) fn question(&self, permit: &Permit) -> Result<(), Wait> {
+        let of_rule = self.accounts.of_rule(permit);
+        match of_rule.and_then(|(account, limits)| Some((account, limits.dns_per_second?))) {
+            Some((account, limit)) => account.questions.take(limit, Duration::from_secs(1)),
+            None => Ok(()),
         }
     }
 
-    /// Forgets the sandboxes that are gone.
-    pub fn retain(&self, exists: impl Fn(&SandboxId) -> bool) {
-        self.accounts.retain(exists);
+    /// Forgets the sandboxes and the rules that are gone.
+    pub fn renew(&self, policy: &Policy) {
+        self.accounts.renew(policy, |_, _| {});
     }
 }
 
@@ -201,11 +259,10 @@ mod tests {
 
     #[test]
     fn accounts_of_the_gone_are_forgotten() {
-        let all = Accounts::<Bucket>::default();
-        let (a, b) = (SandboxId::parse("a").unwrap(), SandboxId::parse("b").unwrap());
-        let first = all.of(&a);
-        assert!(Arc::ptr_eq(&first, &all.of(&a)) && !Arc::ptr_eq(&first, &all.of(&b)));
-        all.retain(|id| *id == b);
-        assert_eq!(all.0.read().unwrap().keys().collect::<Vec<_>>(), [&b]);
+        let all = Book::<&str, Bucket>::default();
+        let first = all.of(&"a");
+        assert!(Arc::ptr_eq(&first, &all.of(&"a")) && !Arc::ptr_eq(&first, &all.of(&"b")));
+        all.retain(|key, _| *key == "b");
+        assert_eq!(all.0.read().unwrap().keys().collect::<Vec<_>>(), [&"b"]);
     }
 }

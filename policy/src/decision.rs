@@ -11,6 +11,7 @@ use crate::destination::{Destination, Host};
 use crate::gate::Generation;
 use crate::hostname::Hostname;
 use crate::identity::Stranger;
+use crate::limits::Limits;
 use crate::pattern::HostView;
 use crate::policy::{Finding, Grant, Sandbox};
 use crate::reason::Reason;
@@ -140,6 +141,12 @@ impl Permit {
     #[must_use]
     pub const fn rule(&self) -> Option<&RuleRef> {
         self.grant.rule.as_ref()
+    }
+
+    /// The limits of that rule, if it has some.
+    #[must_use]
+    pub fn rule_limits(&self) -> Option<&Limits> {
+        self.grant.rule.as_ref().and_then(|rule| rule.rule().limits())
     }
 
     /// Whether the rule names the host itself: not by a wildcard, and not in learn mode.

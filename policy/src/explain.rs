@@ -39,7 +39,13 @@ impl Explanation {
             known_addresses: None,
         };
         match verdict {
-            Verdict::Allow(_, grant) => {
+            Verdict::Allow(sandbox, grant) => {
+                told.steps.push(format!("limits: of sandbox {}: {}", sandbox.id, sandbox.limits));
+                if let Some((rule, limits)) =
+                    grant.rule.as_ref().and_then(|rule| Some((rule, rule.rule().limits()?)))
+                {
+                    told.steps.push(format!("limits: of {rule:?}, for each sandbox: {limits}"));
+                }
                 told.would_deny = grant.would_deny;
                 told.known_addresses = match ask.host() {
                     Some(Host::Address(address)) => Some(vec![address]),

@@ -60,7 +60,7 @@ pub use namespace::Namespace;
 pub use policy::{Mode, Policy, Sandbox, Version};
 pub use reason::Reason;
 pub use receipt::{AuditLost, Receipt};
-pub use rule::RuleRef;
+pub use rule::{RuleId, RuleRef};
 pub use sandbox::{Entrance, ListenerName, Peer, SandboxId, User};
 pub use socket::{Owner, Socket};
 pub use special::LocalAddresses;

@@ -1,9 +1,13 @@
-//! Limits: how much a sandbox may do, as its table says. What counts against them lives with the inbounds; whoever is
-//! over one is refused through [`crate::Gate`].
+//! Limits: how much a sandbox may do, as its table says, and how much of that under one rule. What counts against them
+//! lives with the inbounds; whoever is over one is refused through [`crate::Gate`].
 
+use std::fmt;
 use std::time::Duration;
 
-/// The limits of a sandbox. `None` is "unlimited", which is written; what is not written has a default.
+use crate::file::{duration, size};
+
+/// The limits of a sandbox, or of a rule for each sandbox that uses it. `None` is "unlimited": for a sandbox it is
+/// written, and what is not written has a default; a rule has no limits but those that are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Clients that are connected at once.
@@ -51,6 +55,39 @@ impl Limits {
         lifetime: None,
         idle: None,
     };
+}
+
+/// As the config writes them, those that limit something: `connections = 4, upload = 200MiB/h`.
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |limit: Option<u32>| limit.map(|limit| limit.to_string());
+        let quota = |limit: Option<Quota>| limit.map(|limit| limit.to_string());
+        let limits = [
+            ("connections", number(self.connections)),
+            ("new_connections_per_second", number(self.new_connections_per_second)),
+            ("requests_per_second", number(self.requests_per_second)),
+            ("dns_per_second", number(self.dns_per_second)),
+            ("new_names_per_minute", number(self.new_names_per_minute)),
+            ("upload", quota(self.upload)),
+            ("download", quota(self.download)),
+            ("lifetime", self.lifetime.map(duration::show)),
+            ("idle", self.idle.map(duration::show)),
+        ];
+        let mut between = "";
+        for (key, limit) in limits.iter().filter_map(|(key, limit)| Some((key, limit.as_ref()?))) {
+            write!(f, "{between}{key} = {limit}")?;
+            between = ", ";
+        }
+        if between.is_empty() { f.write_str("none") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let window = duration::show(self.window);
+        // The config writes the unit alone.
+        write!(f, "{}/{}", size::show(self.bytes), window.strip_prefix('1').unwrap_or(&window))
+    }
 }
 
 impl Default for Limits {

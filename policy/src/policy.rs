@@ -11,7 +11,7 @@ use crate::identity::{Evidence, Identities};
 use crate::life::Life;
 use crate::limits::Limits;
 use crate::reason::Reason;
-use crate::rule::{Ech, RuleRef};
+use crate::rule::{Ech, RuleId, RuleRef};
 use crate::ruleset::RuleSet;
 use crate::sandbox::SandboxId;
 use crate::shared::SharedMap;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::attempt::QType;
+use crate::limits::Limits;
 use crate::path::PathPattern;
 use crate::pattern::{HostPattern, PortSet};
 use crate::ruleset::{RuleSet, RuleView};
@@ -14,7 +15,7 @@ use crate::source::Place;
 use crate::time::Timestamp;
 
 /// What a rule does with the attempts that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Lets them through.
     Allow,
@@ -33,7 +34,7 @@ pub enum Ech {
 }
 
 /// How an author can find a rule again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RuleName {
     /// The `id` that the author gave it.
     Id(Arc<str>),
@@ -83,6 +84,8 @@ pub struct Terms {
     pub ech: Ech,
     /// The DNS types that the rule opens; `None` is [`QType::DEFAULT_OPEN`].
     pub qtypes: Option<Vec<QType>>,
+    /// How much each sandbox may do under the rule; `None` is as much as the sandbox's own limits let it.
+    pub limits: Option<Limits>,
     /// For the rule of an `[internal.X]` table, or of a `[registry.X]` with addresses: the addresses that it opens.
     pub internal: Option<Internal>,
 }
@@ -120,6 +123,13 @@ impl Internal {
     }
 }
 
+/// What a rule is known by in every policy that has it: its table, and its `id` or its place there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    pub(crate) set: Arc<str>,
+    pub(crate) name: RuleName,
+}
+
 /// Points at one rule of a compiled policy and keeps it alive.
 #[derive(Clone)]
 pub struct RuleRef {
@@ -140,6 +150,12 @@ impl RuleRef {
     #[expect(clippy::expect_used, reason = "made only by the set that holds the rule")]
     pub fn rule(&self) -> RuleView<'_> {
         self.set.rule(self.index).expect("a rule of the set")
+    }
+
+    /// What the rule is known by across reloads.
+    #[must_use]
+    pub fn id(&self) -> RuleId {
+        RuleId { set: Arc::clone(self.set.shared_name()), name: self.rule().name() }
     }
 
     /// The file where the rule stands.

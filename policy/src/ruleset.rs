@@ -22,6 +22,7 @@ use self::record::{Kind, PortsId, Record, SharedPorts};
 pub use self::view::RuleView;
 use crate::destination::Port;
 use crate::hostname::Hostname;
+use crate::limits::Limits;
 use crate::list::List;
 use crate::names::{NameId, NameTable};
 use crate::pattern::{HostPattern, PortSet};
@@ -105,6 +106,16 @@ impl RuleSet {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) const fn shared_name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The limits of a rule of this name, if it has some.
+    pub(crate) fn limits(&self, name: &RuleName) -> Option<&Limits> {
+        // Whatever has limits is stored in full.
+        self.full.iter().find(|rule| rule.name == *name)?.terms.as_ref()?.limits.as_ref()
     }
 
     /// The file that holds it.

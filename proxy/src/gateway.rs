@@ -7,7 +7,7 @@ use std::time::Duration;
 use dns::Resolver;
 use dns::clock::now;
 use dns::limits::{Accounts, Asked};
-use policy::{Gate, Namespace, Peer, Reason, Timestamp};
+use policy::{Gate, Limits, Namespace, Peer, Reason, Timestamp};
 use prometheus::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -52,6 +52,8 @@ pub(crate) struct Client {
     _seat: Seat,
     /// Its place among the clients of the sandbox that it is of; none before it has asked for something.
     slot: Mutex<Option<Slot>>,
+    /// Its place among those of the rule that let its latest attempt through, where that has limits.
+    rule_slot: Mutex<Option<Slot>>,
 }
 
 impl Gateway {
@@ -108,8 +110,8 @@ impl Gateway {
     pub fn policy_changed(&self) {
         self.judge_anew();
         let policy = self.gate.policy();
-        self.accounts.retain(|sandbox| policy.sandbox(sandbox).is_some());
-        self.asked.retain(|sandbox| policy.sandbox(sandbox).is_some());
+        self.accounts.renew(&policy, |account, limits| account.renew(limits.unwrap_or(&Limits::NONE)));
+        self.asked.renew(&policy);
         self.changed.notify_one();
     }
 
@@ -185,7 +187,12 @@ impl Gateway {
         let whose = self.gate.identify(peer).ok().and_then(|id| self.gate.sandbox(&id));
         let seat = self.crowd.enter(peer, whose.as_deref())?;
         self.clients.fetch_add(1, Ordering::Relaxed);
-        Some(Client { gateway: Arc::clone(self), _seat: seat, slot: Mutex::default() })
+        Some(Client {
+            gateway: Arc::clone(self),
+            _seat: seat,
+            slot: Mutex::default(),
+            rule_slot: Mutex::default(),
+        })
     }
 }
 
@@ -196,12 +203,27 @@ impl Client {
 
     /// Counts it among the `most` clients that a sandbox may have; once, whatever it asks for.
     pub(crate) fn belongs_to(&self, account: &Arc<Account>, most: Option<u32>) -> Result<(), Over> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if !slot.as_ref().is_some_and(|slot| slot.is_of(account)) {
-            *slot = Some(account.enter(most.map_or(usize::MAX, |most| most as usize))?);
-        }
-        Ok(())
+        take_place(&self.slot, account, most)
     }
+
+    /// Counts it among the clients that a sandbox may have under a rule, in the place of the one before.
+    pub(crate) fn comes_by(&self, rule: Option<(&Arc<Account>, Option<u32>)>) -> Result<(), Over> {
+        match rule {
+            Some((account, most)) => take_place(&self.rule_slot, account, most),
+            None => {
+                drop(self.rule_slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn take_place(slot: &Mutex<Option<Slot>>, account: &Arc<Account>, most: Option<u32>) -> Result<(), Over> {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if !slot.as_ref().is_some_and(|slot| slot.is_of(account)) {
+        *slot = Some(account.enter(most.map_or(usize::MAX, |most| most as usize))?);
+    }
+    Ok(())
 }
 
 impl Drop for Client {

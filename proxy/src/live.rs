@@ -184,9 +184,11 @@ impl Session {
         &self.entry.meter
     }
 
-    /// How long it may rest: what its sandbox says, or else `usual`.
+    /// How long it may rest: what its sandbox says, or else `usual`; less where its rule says so.
     pub(crate) fn idle(&self, usual: Duration) -> Duration {
-        self.permit().sandbox().limits.idle.unwrap_or(usual)
+        let permit = self.permit();
+        let of_sandbox = permit.sandbox().limits.idle.unwrap_or(usual);
+        permit.rule_limits().and_then(|limits| limits.idle).map_or(of_sandbox, |idle| idle.min(of_sandbox))
     }
 
     /// Ends the stream for a reason, which its record will carry.

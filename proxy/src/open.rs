@@ -17,7 +17,7 @@ use crate::gateway::{Client, Gateway};
 use crate::limits::Over;
 use crate::live::Session;
 use crate::stream::Stream;
-use crate::tunnel::Meter;
+use crate::tunnel::{Counted, Meter};
 
 /// Why there is no stream. Either is on record.
 #[derive(Debug)]
@@ -63,10 +63,11 @@ impl Gateway {
         Ok(Opened { upstream: stream, early, session })
     }
 
-    /// Asks the gate; before it the rates of the client's sandbox are looked at, behind it what the sandbox has open.
+    /// Asks the gate; before it the rates of the client's sandbox are looked at, behind it what the sandbox has open, and
+    /// the limits of the rule.
     pub(crate) async fn decide(&self, attempt: Attempt, client: &Client) -> Result<Permit, Refused> {
         if let Some(sandbox) = attempt.sandbox().and_then(|id| self.gate.sandbox(id))
-            && let Err(over) = self.accounts.of(&sandbox.id).attempt(&sandbox, attempt.inbound)
+            && let Err(over) = self.accounts.of(&sandbox.id).attempt(&sandbox.limits, attempt.inbound)
         {
             let denial = self.gate.refuse_over(attempt, over.reason, over.wait);
             return Err(Refused::Denied(denial.settle().await));
@@ -85,7 +86,13 @@ impl Gateway {
         let sandbox = permit.sandbox();
         let account = self.accounts.of(&sandbox.id);
         client.belongs_to(&account, sandbox.limits.connections)?;
-        account.may_carry(sandbox)?;
+        account.may_carry(&sandbox.limits)?;
+        let of_rule = self.accounts.of_rule(permit);
+        client.comes_by(of_rule.as_ref().map(|(account, limits)| (account, limits.connections)))?;
+        if let Some((account, limits)) = of_rule {
+            account.may_carry(limits)?;
+            account.attempt(limits, permit.attempt().inbound)?;
+        }
         self.asked.name(permit).map_err(|Wait(wait)| Over { reason: Reason::LimitNames, wait })
     }
 
@@ -129,8 +136,11 @@ impl Gateway {
             Err(denial) => Err(denial.settle().await),
         };
         let live = opened.map_err(Refused::Denied)?;
-        let sandbox = live.permit().sandbox();
-        let meter = Meter::of(self.accounts.of(&sandbox.id), sandbox.limits.lifetime);
+        let (sandbox, of_rule) = (live.permit().sandbox(), self.accounts.of_rule(live.permit()));
+        let lifetimes = [sandbox.limits.lifetime, of_rule.as_ref().and_then(|(_, limits)| limits.lifetime)];
+        let accounts =
+            Counted { sandbox: self.accounts.of(&sandbox.id), rule: of_rule.map(|(rule, _)| rule) };
+        let meter = Meter::of(accounts, lifetimes.into_iter().flatten().min());
         Ok(self.streams.admit(live, meter, now()))
     }
 

@@ -59,7 +59,7 @@ impl DecisionCounts {
             )?,
             limits: counter(
                 "tidegate_limits_hit_total",
-                "Attempts that were refused and streams that were cut by a limit of their sandbox.",
+                "Attempts that were refused and streams that were cut by a limit of their sandbox or of their rule.",
                 &["limit"],
             )?,
             sandboxes: SandboxCounts::new(registry)?,

@@ -1,4 +1,5 @@
-//! Limits of a sandbox: what is over one is refused at once with its reason, and a neighbour notices nothing.
+//! Limits of a sandbox and of a rule: what is over one is refused at once with its reason, and a neighbour notices
+//! nothing.
 
 use std::time::Duration;
 
@@ -13,8 +14,15 @@ const BESIDE: &str = "10.200.0.1:3129";
 
 /// A sandbox `s1` with these limits, and one beside it with the usual ones.
 fn scene(limits: &str) -> Option<Scene> {
+    scene_with(limits, "")
+}
+
+/// The same, with limits of a rule that both sandboxes use.
+fn scene_with(limits: &str, of_rule: &str) -> Option<Scene> {
     let policy = format!(
         "[policy.case]\nallow = [\"api.example.com:80,443,8443,9000\", \"*.w.example.com:443\"]\n\
+         [[policy.case.rule]]\nid = \"narrow\"\nhost = \"*.rule.example.com\"\nports = [80, 443, 8443, 9000]\n\
+         limits = {{ {of_rule} }}\n\
          [sandbox.s1]\npolicies = [\"case\"]\nidentify = [{{ listener = \"{PROXY}\" }}, {{ listener = \"{PROXY_DNS}\" }}]\n\
          [sandbox.s1.limits]\n{limits}\n\
          [sandbox.beside]\npolicies = [\"case\"]\nidentify = [{{ listener = \"{BESIDE}\" }}]\n"
@@ -24,6 +32,7 @@ fn scene(limits: &str) -> Option<Scene> {
         .configure(|config| config.proxy = vec![PROXY.into(), BESIDE.into()])
         .resolving("api.example.com", &["A 203.0.113.10"])
         .resolving("*.w.example.com", &["A 203.0.113.11"])
+        .resolving("*.rule.example.com", &["A 203.0.113.12"])
         .ports([8443, 9000])
         .origins(|to| match to.port() {
             80 => Behaviour::Http,
@@ -203,4 +212,125 @@ fn a_stream_ends_with_its_life_and_after_its_rest() {
         client.read_more(Duration::from_millis(50));
         client.ended().then_some(())
     });
+}
+
+/// What a client of a sandbox gets that asks for a stream.
+fn asks(scene: &Scene, listener: &str, to: &str) -> (u16, Option<String>) {
+    let (_, response) = open(scene, listener, to);
+    (response.status, response.reason().map(str::to_owned))
+}
+
+fn over(limit: &str) -> (u16, Option<String>) {
+    (429, Some(limit.to_owned()))
+}
+
+const RULED: &str = "a.rule.example.com:443";
+
+#[test]
+fn a_rule_limits_each_sandbox_by_itself_and_nothing_beside_it() {
+    let of_rule = "connections = 1, new_connections_per_second = 2";
+    let Some(scene) = scene_with("", of_rule) else { return };
+    let (first, response) = open(&scene, PROXY, RULED);
+    assert_eq!(response.status, 200);
+    assert_eq!(asks(&scene, PROXY, "b.rule.example.com:443"), over("limit_connections"));
+    let (mut plain, get) =
+        (scene.client(), "GET http://a.rule.example.com/ HTTP/1.1\r\nHost: a.rule.example.com\r\n\r\n");
+    plain.send(get.as_bytes());
+    assert_eq!(told(&plain.response()), (429, Some("limit_connections")), "its plain clients are as many");
+    assert_eq!(asks(&scene, PROXY, "api.example.com:443").0, 200, "another rule");
+    assert_eq!(asks(&scene, BESIDE, RULED).0, 200, "another sandbox");
+    drop(first);
+    eventually("there is room again", || (asks(&scene, PROXY, RULED).0 == 200).then_some(()));
+    let seen = eventually("its rate is spent", || {
+        Some(asks(&scene, PROXY, RULED)).filter(|it| *it == over("limit_rate"))
+    });
+    assert_eq!(seen, over("limit_rate"));
+    is_open_beside(&scene);
+    let audit = scene.gateway().audit();
+    let refused = audit.iter().find(|line| line["reason"] == "limit_rate").expect("it is on record");
+    assert_eq!((&refused["rule"], &refused["sandbox"]), (&"case.narrow".into(), &"s1".into()));
+    assert!(hits(&scene, "limit_connections") && hits(&scene, "limit_rate"));
+}
+
+#[test]
+fn a_client_that_asks_for_something_else_makes_room_under_the_rule() {
+    let Some(scene) = scene_with("", "connections = 1, requests_per_second = 3") else { return };
+    let (mut first, mut second) = (scene.client(), scene.client());
+    let mut get = |which: u8, host: &str| {
+        let client = if which == 1 { &mut first } else { &mut second };
+        client.send(format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+        let response = client.response();
+        (response.status, response.reason().map(str::to_owned))
+    };
+    assert_eq!(get(1, "a.rule.example.com").0, 200);
+    assert_eq!(get(2, "a.rule.example.com"), over("limit_connections"));
+    assert_eq!(get(1, "api.example.com").0, 200);
+    assert_eq!(get(2, "a.rule.example.com").0, 200);
+    assert_eq!(get(1, "a.rule.example.com"), over("limit_connections"));
+    let more: Vec<_> = (0..12).map(|_| get(2, "a.rule.example.com")).collect();
+    assert!(more.contains(&over("limit_rate")), "{more:?}");
+}
+
+/// How many bytes a tunnel carries up before it is cut, as its record says.
+fn carried(scene: &Scene, to: &str) -> Value {
+    let closes = |scene: &Scene| {
+        let lines = scene.gateway().audit().into_iter();
+        lines.filter(|line| line["event"] == "close" && line["reason"] == "limit_upload").collect::<Vec<_>>()
+    };
+    let before = closes(scene).len();
+    let (mut client, response) = open(scene, PROXY, to);
+    assert_eq!(response.status, 200);
+    for _ in 0..30 {
+        client.send(&[b'x'; 10 * 1024]);
+    }
+    eventually("the close is on record", || closes(scene).get(before).cloned())["bytes_up"].clone()
+}
+
+#[test]
+fn the_narrower_quota_cuts_and_a_reload_gives_nothing_back() {
+    let Some(scene) = scene_with("upload = \"150KiB/h\"", "upload = \"60KiB/h\"") else { return };
+    assert_eq!(carried(&scene, "a.rule.example.com:8443"), 60 * 1024);
+    assert_eq!(asks(&scene, PROXY, RULED), over("limit_upload"));
+    assert_eq!(asks(&scene, PROXY, "api.example.com:443").0, 200);
+    scene.gateway().rewrite_config(|text| text.replace("60KiB/h", "80KiB/h"));
+    eventually("the wider limit is in force", || (asks(&scene, PROXY, RULED).0 == 200).then_some(()));
+    assert_eq!(carried(&scene, "a.rule.example.com:8443"), 20 * 1024, "what was used stays used");
+    // What the rule has used counts for the sandbox too, which is now the narrower.
+    scene.gateway().rewrite_config(|text| text.replace("80KiB/h", "800KiB/h"));
+    eventually("the wider limit is in force", || (asks(&scene, PROXY, RULED).0 == 200).then_some(()));
+    assert_eq!(carried(&scene, "a.rule.example.com:8443"), 70 * 1024);
+    assert_eq!(asks(&scene, PROXY, "api.example.com:443"), over("limit_upload"));
+    is_open_beside(&scene);
+}
+
+#[test]
+fn a_stream_ends_with_the_shorter_life() {
+    let Some(scene) = scene_with("lifetime = \"1h\"\nidle = \"1h\"", "lifetime = \"1s\", idle = \"1m\"")
+    else {
+        return;
+    };
+    let (mut client, response) = open(&scene, PROXY, "a.rule.example.com:9000");
+    assert_eq!(response.status, 200);
+    eventually("the tunnel is cut, though it is busy", || {
+        client.send(b"x");
+        client.read_more(Duration::from_millis(20));
+        client.ended().then_some(())
+    });
+    assert_eq!(close_of(&scene, "limit_lifetime")["rule"], "case.narrow");
+}
+
+#[test]
+fn questions_and_new_names_count_for_the_rule_too() {
+    let Some(scene) = scene_with("", "dns_per_second = 4, new_names_per_minute = 2") else { return };
+    let dns = PROXY_DNS.parse().unwrap();
+    let look_up = |name: &str| ask(scene.lab(), dns, name, RecordType::A).unwrap().metadata.response_code;
+    assert_eq!(look_up("a.rule.example.com"), ResponseCode::NoError);
+    assert_eq!(asks(&scene, PROXY, "b.rule.example.com:443").0, 200);
+    assert_eq!(asks(&scene, PROXY, "c.rule.example.com:443"), over("limit_names"));
+    assert_eq!(look_up("d.rule.example.com"), ResponseCode::Refused);
+    assert_eq!(look_up("d.w.example.com"), ResponseCode::NoError, "another wildcard has its own count");
+    let codes: Vec<_> = (0..12).map(|_| look_up("a.rule.example.com")).collect();
+    assert!(codes.contains(&ResponseCode::Refused), "{codes:?}");
+    assert_eq!(look_up("api.example.com"), ResponseCode::NoError);
+    assert!(hits(&scene, "limit_names") && hits(&scene, "limit_rate"));
 }

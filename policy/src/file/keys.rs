@@ -10,9 +10,10 @@ pub const KEYS: &[(&str, &[&str])] = &[
         "policy.NAME.rule",
         &[
             "id", "action", "broad", "host", "ports", "methods", "paths", "inspect", "inject", "until",
-            "raw", "ech", "qtypes",
+            "raw", "ech", "qtypes", "limits",
         ],
     ),
+    ("policy.NAME.rule.limits", limits::KEYS),
     ("internal.NAME", &["host", "host_port", "addresses", "ports", "methods", "paths", "ca_file"]),
     ("registry.NAME", &["hosts", "ports", "addresses", "inspect", "methods", "from"]),
     (

@@ -1,4 +1,4 @@
-//! `[sandbox.X.limits]`.
+//! `[sandbox.X.limits]`, and `limits` of a rule.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -23,9 +23,8 @@ pub(super) const KEYS: &[&str] = &[
 
 const UNLIMITED: &str = "unlimited";
 
-/// What is not written, and what is wrong, keeps its default.
-pub(super) fn read(mut table: Table<'_>) -> Limits {
-    let mut limits = Limits::default();
+/// What is not written, and what is wrong, stays as it is in `limits`.
+pub(super) fn read(mut table: Table<'_>, mut limits: Limits) -> Limits {
     for (key, slot) in [
         ("connections", &mut limits.connections),
         ("new_connections_per_second", &mut limits.new_connections_per_second),

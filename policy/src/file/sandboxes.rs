@@ -12,6 +12,7 @@ use super::time::timestamp;
 use crate::destination::{Destination, Port};
 use crate::identity::Evidence;
 use crate::life::Life;
+use crate::limits::Limits;
 use crate::pattern::Entry;
 use crate::policy::{Mode, Policy};
 use crate::sandbox::{ListenerName, SandboxId};
@@ -109,7 +110,8 @@ fn sandbox<'a>(
     let local_peers = local_peers.iter().filter_map(local_peer).collect();
     let mode = mode(&mut table, now);
     let hints = table.take("hints").and_then(|item| item.boolean()).unwrap_or(false);
-    let limits = table.take("limits").and_then(|item| item.table()).map(limits::read).unwrap_or_default();
+    let limits = table.take("limits").and_then(|item| item.table());
+    let limits = limits.map_or_else(Limits::default, |table| limits::read(table, Limits::default()));
     let owners = table.take("owners").map(|item| owners(&item)).unwrap_or_default();
     table.finish();
     let id = id?;

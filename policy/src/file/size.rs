@@ -31,7 +31,9 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     number.parse::<u64>().ok().filter(|_| plain)?.checked_mul(*size)
 }
 
-fn show(bytes: u64) -> String {
+/// A size in the greatest unit that fits.
+#[must_use]
+pub fn show(bytes: u64) -> String {
     let (unit, size) =
         UNITS.iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(&("B", 1));
     format!("{}{unit}", bytes / size)

@@ -1,11 +1,13 @@
-//! What a rule asks for beyond its host: ports, methods, paths, DNS types, times.
+//! What a rule asks for beyond its host: ports, methods, paths, DNS types, times, limits.
 
+use super::limits;
 use super::mistake::quoted;
 use super::reader::{Item, Table};
 use super::rules::refuse;
 use super::time::timestamp;
 use crate::attempt::QType;
 use crate::destination::Port;
+use crate::limits::Limits;
 use crate::path::PathPattern;
 use crate::pattern::PortSet;
 use crate::rule::{Action, Ech, Terms};
@@ -41,6 +43,9 @@ pub(super) fn terms(table: &mut Table<'_>, action: Option<Action>) -> Option<Opt
     let ech = table.take("ech").map(|item| item.one_of(&[("permit", Ech::Permit), ("deny", Ech::Deny)]));
     sound &= ech != Some(None);
     let qtypes = table.take("qtypes").and_then(|item| read_qtypes(&item, &mut sound));
+    let limits = table.take("limits").and_then(|item| item.table());
+    let limits =
+        limits.map(|table| limits::read(table, Limits::NONE)).filter(|limits| *limits != Limits::NONE);
     if let (true, Some(item), true) = (raw, &raw_item, methods.is_some() || paths.is_some()) {
         item.mistake(
             "a raw tunnel is not read, so it cannot be held to methods or paths",
@@ -49,7 +54,7 @@ pub(super) fn terms(table: &mut Table<'_>, action: Option<Action>) -> Option<Opt
         sound = false;
     }
     if action == Some(Action::Deny) {
-        for key in ["methods", "paths", "raw", "ech", "qtypes"] {
+        for key in ["methods", "paths", "raw", "ech", "qtypes", "limits"] {
             if let Some(item) = table.take(key) {
                 item.mistake(
                     format!("a deny rule has no `{key}`: it closes the whole host and port"),
@@ -66,6 +71,7 @@ pub(super) fn terms(table: &mut Table<'_>, action: Option<Action>) -> Option<Opt
         raw,
         ech: ech.flatten().unwrap_or_default(),
         qtypes,
+        limits,
         internal: None,
     };
     let plain = terms == Terms::default();

@@ -613,6 +613,9 @@ fn what_is_explained_is_what_is_served() {
     let view = View { policy: &policy, local: &local, now: NOW };
     let sandbox = SandboxId::parse("s1").expect("a name");
     let known = |to: &str| view.explain(&sandbox, &stream(to)).known_addresses;
+    let told = view.explain(&sandbox, &stream("api.example.com:443"));
+    let limits = format!("limits: of sandbox s1: {}", crate::limits::Limits::default());
+    assert_eq!(told.steps.last(), Some(&limits));
     assert_eq!(known("8.8.8.8:443"), Some(vec!["8.8.8.8".parse().expect("an address")]));
     assert_eq!(known("api.example.com:443"), None);
     for (to, first_step) in [

@@ -3,6 +3,7 @@
 use super::RuleSet;
 use super::record::{Kind, Record};
 use crate::attempt::QType;
+use crate::limits::Limits;
 use crate::names::NameId;
 use crate::pattern::{HostView, PortSet};
 use crate::rule::{Action, Ech, Internal, Rule, RuleName, Terms};
@@ -133,6 +134,12 @@ impl<'a> RuleView<'a> {
     #[must_use]
     pub fn internal(self) -> Option<&'a Internal> {
         self.terms().and_then(|terms| terms.internal.as_ref())
+    }
+
+    /// How much each sandbox may do under the rule.
+    #[must_use]
+    pub fn limits(self) -> Option<&'a Limits> {
+        self.terms().and_then(|terms| terms.limits.as_ref())
     }
 
     /// Whether tunnels under this rule pass unchecked.

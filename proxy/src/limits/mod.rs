@@ -1,4 +1,5 @@
-//! What sandboxes have open and have carried, held against their limits; and what all of them together may hold.
+//! What sandboxes have open and have carried, as a whole and under rules with limits of their own, held against their
+//! limits; and what all of them together may hold.
 
 mod allowance;
 mod crowd;
@@ -8,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dns::limits::{Bucket, Wait};
-use policy::{Inbound, Reason, Sandbox};
+use policy::{Inbound, Limits, Reason};
 
 pub(crate) use self::allowance::Allowance;
 pub(crate) use self::crowd::{Crowd, Seat};
 
-/// A sandbox is over one of its limits.
+/// A sandbox is over one of its limits, or of a rule's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) reason: Reason,
@@ -23,7 +24,7 @@ pub(crate) struct Over {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What one sandbox has open and has carried.
+/// What one sandbox has open and has carried, or one sandbox under one rule.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     clients: AtomicUsize,
@@ -33,14 +34,13 @@ pub(crate) struct Account {
     pub(crate) down: Allowance,
 }
 
-/// One connected client of a sandbox; dropping it makes room for another.
+/// One connected client that counts in an account; dropping it makes room for another.
 #[derive(Debug)]
 pub(crate) struct Slot(Arc<Account>);
 
 impl Account {
-    /// Counts an attempt against the rates (step 1).
-    pub(crate) fn attempt(&self, sandbox: &Sandbox, inbound: Inbound) -> Result<(), Over> {
-        let limits = &sandbox.limits;
+    /// Counts an attempt against the rates.
+    pub(crate) fn attempt(&self, limits: &Limits, inbound: Inbound) -> Result<(), Over> {
         let (bucket, limit) = match inbound {
             Inbound::Connect | Inbound::Socks5 | Inbound::Tcp => {
                 (&self.streams, limits.new_connections_per_second)
@@ -53,13 +53,16 @@ impl Account {
         bucket.take(limit, SECOND).map_err(|Wait(wait)| Over { reason: Reason::LimitRate, wait })
     }
 
+    /// Sets the quotas, which another policy may have changed; what was used stays used.
+    pub(crate) fn renew(&self, limits: &Limits) {
+        self.up.set(limits.upload);
+        self.down.set(limits.download);
+    }
+
     /// Judges whether an allowed attempt may still carry bytes.
-    pub(crate) fn may_carry(&self, sandbox: &Sandbox) -> Result<(), Over> {
-        for (allowance, quota, reason) in [
-            (&self.up, sandbox.limits.upload, Reason::LimitUpload),
-            (&self.down, sandbox.limits.download, Reason::LimitDownload),
-        ] {
-            allowance.set(quota);
+    pub(crate) fn may_carry(&self, limits: &Limits) -> Result<(), Over> {
+        self.renew(limits);
+        for (allowance, reason) in [(&self.up, Reason::LimitUpload), (&self.down, Reason::LimitDownload)] {
             allowance.is_left().map_err(|Wait(wait)| Over { reason, wait })?;
         }
         Ok(())

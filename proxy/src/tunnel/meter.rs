@@ -17,9 +17,18 @@ pub struct Meter {
     down: AtomicU64,
     order: Mutex<Order>,
     /// What the bytes count against.
-    account: Option<Arc<Account>>,
+    accounts: Option<Counted>,
     /// When the tunnel's own time is over.
     ends: Option<Instant>,
+}
+
+/// What the bytes of a tunnel count against.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    /// What its sandbox carries.
+    pub(crate) sandbox: Arc<Account>,
+    /// What its sandbox carries under the rule that let it through, where that has limits.
+    pub(crate) rule: Option<Arc<Account>>,
 }
 
 #[derive(Debug, Default)]
@@ -30,10 +39,10 @@ struct Order {
 }
 
 impl Meter {
-    /// A meter of a tunnel that counts against the limits of a sandbox and may last as long as `lifetime`.
-    pub(crate) fn of(account: Arc<Account>, lifetime: Option<Duration>) -> Self {
+    /// A meter of a tunnel that counts against limits and may last as long as `lifetime`.
+    pub(crate) fn of(accounts: Counted, lifetime: Option<Duration>) -> Self {
         let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
-        Self { account: Some(account), ends, ..Self::default() }
+        Self { accounts: Some(accounts), ends, ..Self::default() }
     }
 
     /// When the tunnel's own time is over.
@@ -43,14 +52,25 @@ impl Meter {
 
     /// The direction from the client.
     pub(crate) fn upward(&self) -> Gauge<'_> {
-        let allowance = self.account.as_deref().map(|account| &account.up);
-        Gauge { bytes: &self.up, allowance, limit: Reason::LimitUpload }
+        Gauge {
+            bytes: &self.up,
+            allowances: self.allowances(|account| &account.up),
+            limit: Reason::LimitUpload,
+        }
     }
 
     /// The direction from the upstream.
     pub(crate) fn downward(&self) -> Gauge<'_> {
-        let allowance = self.account.as_deref().map(|account| &account.down);
-        Gauge { bytes: &self.down, allowance, limit: Reason::LimitDownload }
+        let allowances = self.allowances(|account| &account.down);
+        Gauge { bytes: &self.down, allowances, limit: Reason::LimitDownload }
+    }
+
+    fn allowances(&self, of: impl Fn(&Account) -> &Allowance) -> Allowances<'_> {
+        let accounts = self.accounts.as_ref();
+        Allowances {
+            sandbox: accounts.map(|accounts| of(&accounts.sandbox)),
+            rule: accounts.and_then(|accounts| accounts.rule.as_deref()).map(of),
+        }
     }
 
     /// Bytes taken from the client so far.
@@ -136,8 +156,31 @@ impl Meter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gauge<'m> {
     bytes: &'m AtomicU64,
-    allowance: Option<&'m Allowance>,
+    allowances: Allowances<'m>,
     limit: Reason,
+}
+
+/// What is left of the quotas that one direction counts against: the least of them is what may pass.
+#[derive(Clone, Copy, Debug)]
+struct Allowances<'m> {
+    sandbox: Option<&'m Allowance>,
+    rule: Option<&'m Allowance>,
+}
+
+impl<'m> Allowances<'m> {
+    fn reserve(self, most: usize) -> usize {
+        let room = self.sandbox.map_or(most, |sandbox| sandbox.reserve(most));
+        let Some(rule) = self.rule.filter(|_| room > 0) else { return room };
+        let narrower = rule.reserve(room);
+        if let Some(sandbox) = self.sandbox {
+            sandbox.give_back(room - narrower);
+        }
+        narrower
+    }
+
+    fn each(self) -> impl Iterator<Item = &'m Allowance> {
+        [self.sandbox, self.rule].into_iter().flatten()
+    }
 }
 
 /// Nothing more may pass, for this limit.
@@ -158,7 +201,7 @@ impl<'m> Gauge<'m> {
     /// # Errors
     /// Where not one is left.
     pub(crate) fn reserve(self, most: usize) -> Result<Reserved<'m>, Over> {
-        match self.allowance.map_or(most, |allowance| allowance.reserve(most)) {
+        match self.allowances.reserve(most) {
             0 if most > 0 => Err(Over(self.limit)),
             room => Ok(Reserved { gauge: self, room, taken: 0 }),
         }
@@ -166,9 +209,7 @@ impl<'m> Gauge<'m> {
 
     fn add(self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        if let Some(allowance) = self.allowance {
-            allowance.charge(bytes);
-        }
+        self.allowances.each().for_each(|allowance| allowance.charge(bytes));
     }
 }
 
@@ -186,8 +227,7 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if let Some(allowance) = self.gauge.allowance {
-            allowance.give_back(self.room.saturating_sub(self.taken));
-        }
+        let left = self.room.saturating_sub(self.taken);
+        self.gauge.allowances.each().for_each(|allowance| allowance.give_back(left));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) mod pipe;
 mod tests;
 
 pub use meter::Meter;
-pub(crate) use meter::{Gauge, Over};
+pub(crate) use meter::{Counted, Gauge, Over};
 
 /// The idle limit is looked at this many times in its length, so a tunnel ends between one and one and a
 /// quarter limits after its last byte, and no byte has to touch a timer.

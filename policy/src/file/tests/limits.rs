@@ -1,4 +1,4 @@
-//! `[sandbox.X.limits]`.
+//! `[sandbox.X.limits]`, and the limits of rules.
 
 use std::time::Duration;
 
@@ -56,4 +56,62 @@ fn limits_that_mean_nothing_are_refused() {
         let mistake = one_mistake(&format!("[sandbox.s.limits]\n{text}"));
         assert_eq!(mistake.what, what, "{text}");
     }
+}
+
+/// The limits of the one rule of a policy.
+fn of_rule(text: &str) -> Option<Limits> {
+    let rule = format!("[[policy.case.rule]]\nhost = \"a.example.com\"\n{text}\n{SANDBOX}");
+    let policy = loaded(&rule);
+    let sandbox = policy.sandbox(&SandboxId::parse("s1").expect("a name")).expect("the sandbox");
+    let rule = sandbox.sets.first().and_then(|set| set.rule(0)).expect("the rule");
+    rule.limits().cloned()
+}
+
+#[test]
+fn a_rule_is_limited_by_what_is_written_alone() {
+    for none in ["", "limits = {}", "limits = { upload = \"unlimited\" }"] {
+        assert_eq!(of_rule(none), None, "{none}");
+    }
+    let limits =
+        of_rule("limits = { connections = 2, download = \"1MiB/m\", idle = \"90s\" }").expect("limits");
+    let download = Some(Quota { bytes: 1 << 20, window: Duration::from_secs(60) });
+    let idle = Some(Duration::from_secs(90));
+    assert_eq!(limits, Limits { connections: Some(2), download, idle, ..Limits::NONE });
+    assert_eq!(limits.to_string(), "connections = 2, download = 1MiB/m, idle = 90s");
+    assert_eq!(
+        of_rule("[policy.case.rule.limits]\ndns_per_second = 1").map(|it| it.dns_per_second),
+        Some(Some(1))
+    );
+}
+
+#[test]
+fn limits_of_rules_are_checked_as_those_of_sandboxes() {
+    for (text, what) in [
+        ("limits = { connections = 0 }", "a whole number from 1 to 1000000 is expected"),
+        ("limits = { conections = 5 }", "unknown key `conections`"),
+        ("limits = 5", "a table is expected, this is a whole number"),
+        (
+            "action = \"deny\"\nlimits = { connections = 5 }",
+            "a deny rule has no `limits`: it closes the whole host and port",
+        ),
+    ] {
+        let mistake = one_mistake(&format!("[[policy.p.rule]]\nhost = \"a.example.com\"\n{text}"));
+        assert_eq!(mistake.what, what, "{text}");
+    }
+}
+
+#[test]
+fn limits_are_shown_as_they_are_written() {
+    let shown = Limits::default().to_string();
+    assert_eq!(shown, limits(&format!("limits = {{ {} }}", quoted_quotas(&shown))).to_string());
+    assert_eq!(Limits::NONE.to_string(), "none");
+}
+
+/// `upload = 200MiB/h` with the quotes that TOML wants.
+fn quoted_quotas(shown: &str) -> String {
+    let quoted = shown.split(", ").map(|entry| match entry.split_once(" = ") {
+        Some((key, value)) if value.contains('/') => format!("{key} = \"{value}\""),
+        _ => entry.to_owned(),
+    });
+    quoted.collect::<Vec<_>>().join(", ")
 }
