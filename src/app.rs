@@ -25,7 +25,7 @@ use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice, SandboxChange};
 use crate::config::{self, Config, ConfigError};
 use crate::descriptors;
-use crate::doors::{Bound, Doors};
+use crate::doors::{Bound, Doors, Holder};
 use crate::enforcement::Enforcement;
 use crate::host::{self, HostError};
 use crate::listeners::{self, BindError, Files, Listeners};
@@ -231,7 +231,7 @@ impl App {
         listeners::admit(&config.listen, &config)?;
         let doors = Arc::new(Doors::new(Arc::clone(&gateway)));
         let sockets = config.doors(&config.listen);
-        let sockets = (doors.bind(&sockets)?, sockets);
+        let sockets = (doors.bind(&Holder::Config, &sockets)?, sockets);
         metrics.started(gate.generation(), &start.policy, now);
         let status = Arc::new(Status::new(Arc::clone(&audit)));
         status.generation(gate.generation());
@@ -256,6 +256,8 @@ impl App {
             activity,
             denials,
             listeners: config.listen.all().map(|listener| Arc::clone(&listener.name)).collect(),
+            doors: Arc::clone(&doors),
+            admin: config.listen.admin.clone(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
         let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes, doors, trust };
@@ -305,12 +307,13 @@ impl App {
         if let Some(listener) = metrics {
             background.spawn(admin::serve(listener, Arc::clone(&core.status), core.metrics.clone()));
         }
+        let (bound, sockets) = self.sockets;
+        core.doors.serve(&Holder::Config, bound, &sockets);
+        core.sandboxes.settle_doors();
         let (api, orders) = Api::new(core.clone());
         if let (Some(listener), Some(own)) = (admin, self.own) {
             background.spawn(admin::serve_socket(listener, own, api));
         }
-        let (bound, sockets) = self.sockets;
-        core.doors.serve(bound, &sockets);
         core.status.enter(Phase::Ready);
         Running { core, inbounds, stop, orders, _background: background, files }
     }

@@ -25,6 +25,14 @@ pub struct BindError {
     why: io::Error,
 }
 
+impl BindError {
+    /// A sandbox's socket that cannot be opened.
+    pub(crate) fn of(socket: &Socket, why: io::Error) -> Self {
+        let owner = socket.owner.map_or_else(String::new, |owner| format!(", owner {}", owner.uid));
+        Self { at: format!("unix:{} (mode {:04o}{owner})", socket.path, socket.mode), why }
+    }
+}
+
 /// Every socket of the gateway.
 #[derive(Debug)]
 pub struct Listeners {
@@ -119,24 +127,39 @@ impl Drop for OwnFile {
     }
 }
 
-/// Opens a unix socket for sandboxes, in a folder that is made where it is missing: what is mounted into a sandbox is
-/// the folder. Needs a tokio runtime.
+/// Makes the folder of a sandbox's socket where it is missing, and gives it then: what is mounted into a sandbox is the
+/// folder.
+///
+/// # Errors
+/// Where it cannot be made.
+pub(crate) fn make_folder(socket: &Socket) -> Result<Option<PathBuf>, BindError> {
+    let Some(folder) = Path::new(&*socket.path).parent() else { return Ok(None) };
+    let make = || {
+        if let Some(above) = folder.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+        }
+        // Whoever may not write the socket's file cannot use it, so that the folder may be seen.
+        match fs::DirBuilder::new().mode(0o755).create(folder) {
+            Ok(()) => Ok(Some(folder.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    make().map_err(|why| BindError::of(socket, why))
+}
+
+/// Opens a unix socket for sandboxes, in a folder that exists. Needs a tokio runtime.
 ///
 /// # Errors
 /// Where it cannot be made, or cannot be given the mode and the owner that it is to have.
 pub(crate) fn open_socket(socket: &Socket) -> Result<(proxy::Listener, OwnFile), BindError> {
     let path = Path::new(&*socket.path);
-    let at = Endpoint::Unix(path.to_owned());
     let open = || {
-        if let Some(folder) = path.parent() {
-            // Whoever may not write the file cannot use it, so that the folder may be seen.
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        }
         remove_stale(path)?;
         let listener = proxy::Listener::unix(socket.name(), path)?;
         Ok((listener, OwnFile(path.to_owned())))
     };
-    let (listener, file) = open().map_err(|why| error(&at, why))?;
+    let (listener, file) = open().map_err(|why| BindError::of(socket, why))?;
     describe(socket)?;
     Ok((listener, file))
 }
@@ -146,10 +169,7 @@ pub(crate) fn open_socket(socket: &Socket) -> Result<(proxy::Listener, OwnFile),
 /// # Errors
 /// Where the gateway may not.
 pub(crate) fn describe(socket: &Socket) -> Result<(), BindError> {
-    dress(Path::new(&*socket.path), socket.mode, socket.owner).map_err(|why| {
-        let owner = socket.owner.map_or_else(String::new, |owner| format!(", owner {}", owner.uid));
-        BindError { at: format!("unix:{} (mode {:04o}{owner})", socket.path, socket.mode), why }
-    })
+    dress(Path::new(&*socket.path), socket.mode, socket.owner).map_err(|why| BindError::of(socket, why))
 }
 
 /// Gives a socket's file a mode and an owner, through a descriptor of that very file.

@@ -85,19 +85,12 @@ impl Reloader {
                         format!("host_port {port} is a listener of the gateway itself until it restarts");
                     return Err(self.fail(why, by));
                 }
-                let sockets = config.doors(&self.started_with.listen);
-                match self.core.doors.bind(&sockets) {
-                    Ok(bound) => {
-                        // The streams of what is not trusted any more end with the policy that follows.
-                        if let Err(error) = self.trust(&config).await {
-                            return Err(self.fail(error, by));
-                        }
+                match self.install(&config, by).await {
+                    Ok(generation) => {
                         self.note_beside(&config);
-                        let generation = self.install(&config, by).await;
-                        self.core.doors.serve(bound, &sockets);
                         Ok(generation)
                     }
-                    Err(error) => Err(self.fail(crate::error_chain(&error), by)),
+                    Err(why) => Err(self.fail(why, by)),
                 }
             }
             Ok(Err(error)) => {
@@ -127,9 +120,12 @@ impl Reloader {
         self.beside = Beside { tls, ..config.beside.clone() };
     }
 
-    async fn install(&self, config: &Config, by: Option<u32>) -> Generation {
+    async fn install(&self, config: &Config, by: Option<u32>) -> Result<Generation, String> {
         let core = &self.core;
-        let (generation, policy) = core.sandboxes.install(Arc::clone(&config.policy)).await;
+        let sockets = config.doors(&self.started_with.listen);
+        // The streams of what is not trusted any more end with the policy that follows.
+        let (base, trust) = (Arc::clone(&config.policy), self.trust(config));
+        let (generation, policy) = core.sandboxes.install(base, &sockets, trust).await?;
         core.roles.set(config.admin.clone());
         if let Err(error) = listeners::admit(&self.started_with.listen, config) {
             tracing::error!(error = %crate::error_chain(&error), "some users may not reach the admin socket");
@@ -149,7 +145,7 @@ impl Reloader {
         drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
         drop(spawn_blocking(crate::sys::give_back_free_memory));
-        generation
+        Ok(generation)
     }
 
     /// Keeps the old policy for a reason that no place in the config has.

@@ -10,6 +10,7 @@ use crate::list::List;
 use crate::policy::Mode;
 use crate::rule::{Rule, RuleRef};
 use crate::sandbox::SandboxId;
+use crate::socket::Socket;
 use crate::special::AddressBook;
 
 /// Where something stands in the config, counted from 1.
@@ -73,6 +74,9 @@ pub struct SandboxSource {
     pub internal: Vec<Arc<str>>,
     /// How it is known.
     pub identify: Vec<Evidence>,
+    /// The unix sockets that `identify` names, where they are opened with the sandbox: those of the config are opened with
+    /// the config.
+    pub sockets: Vec<Socket>,
     /// Its labels.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
     /// Names for NO_PROXY and the summary.
@@ -98,6 +102,7 @@ impl SandboxSource {
             policies: Vec::new(),
             internal: Vec::new(),
             identify: Vec::new(),
+            sockets: Vec::new(),
             labels: BTreeMap::new(),
             local_peers: Vec::new(),
             mode: Mode::Enforce,

@@ -110,6 +110,7 @@ fn policy() -> Arc<Policy> {
         policies: vec!["base".into()],
         internal: Vec::new(),
         identify: vec![Evidence::source("10.88.0.7/32".parse().expect("a net"))],
+        sockets: Vec::new(),
         labels: BTreeMap::from([("tool".into(), "code \"exec\"\u{202e}".into())]),
         local_peers: Vec::new(),
         mode: Mode::Enforce,

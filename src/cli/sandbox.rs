@@ -107,6 +107,9 @@ struct Keys {
     /// The token is good from this network only
     #[arg(long, value_name = "NET")]
     source: Option<String>,
+    /// Open this unix socket for it and know it by that: it has no token
+    #[arg(long, value_name = "PATH", conflicts_with = "source")]
+    unix: Option<String>,
     /// How long it lives from now: 90s, 8h, 7d
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
@@ -150,6 +153,9 @@ impl Keys {
         }
         if let Some(source) = self.source {
             body.insert("identify".to_owned(), json!([{ "token": true, "source": source }]));
+        }
+        if let Some(unix) = self.unix {
+            body.insert("identify".to_owned(), json!([{ "unix": unix }]));
         }
         for (key, time) in [("ttl", self.ttl), ("idle_timeout", self.idle_timeout)] {
             if let Some(time) = time {
@@ -358,6 +364,12 @@ mod tests {
                 "POST",
                 "/v1/sandboxes",
                 json!({ "identify": [{ "token": true, "source": "10.0.0.7/32" }] }),
+            ),
+            (
+                "add a --unix /run/s/a/p.sock",
+                "POST",
+                "/v1/sandboxes",
+                json!({ "id": "a", "identify": [{ "unix": "/run/s/a/p.sock" }] }),
             ),
             ("update a --new-token", "PATCH", "/v1/sandboxes/a", json!({ "identify": [{ "token": true }] })),
             ("pause a", "POST", "/v1/sandboxes/a/pause", json!({ "tunnels": "keep" })),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use policy::file::Mistake;
 use policy::identity::{Evidence, Keys};
 use policy::source::SandboxSource;
-use policy::{Policy, Sandbox, SandboxId, Timestamp};
+use policy::{Policy, Sandbox, SandboxId, Socket, Timestamp};
 
 use super::held::{Entry, Held};
 use super::record::{Added, Record, Tunnels};
@@ -91,10 +91,13 @@ impl Sandboxes {
             by,
             ends: change.ttl.flatten().map(|ttl| end(now, ttl)),
             idle_timeout_ms: change.idle_timeout.flatten().map(millis),
+            folders: Vec::new(),
         };
-        let (entry, policy) = self.try_out(Record::added(id.clone(), added), now, span, None)?;
+        let (mut entry, policy) = self.try_out(Record::added(id.clone(), added), now, span, None)?;
         let timeout = change.idle_timeout.flatten();
+        let sockets = self.bind(&mut entry)?;
         self.carry_out(store, entry, policy, SandboxChange::Add, by).await?;
+        sockets.serve(&self.parts.doors);
         self.parts.activity.watch(&id, timeout, now);
         Ok((id, token))
     }
@@ -137,8 +140,10 @@ impl Sandboxes {
         let timeout =
             record.added.as_ref().and_then(|added| added.idle_timeout_ms).map(Duration::from_millis);
         let over = record.over;
-        let (entry, policy) = self.try_out(record, now, span, Some(id))?;
+        let (mut entry, policy) = self.try_out(record, now, span, Some(id))?;
+        let sockets = self.bind(&mut entry)?;
         self.carry_out(store, entry, policy, SandboxChange::Update, by).await?;
+        sockets.serve(&self.parts.doors);
         self.parts.activity.watch(id, timeout.filter(|_| !over), now);
         Ok(token)
     }
@@ -221,6 +226,8 @@ impl Sandboxes {
             policy.leave(id);
             self.put_in_force(&Arc::new(policy));
         }
+        let folders = entry.and_then(|entry| entry.record.added).map(|added| added.folders);
+        self.close(id, &folders.unwrap_or_default());
         self.parts.activity.watch(id, None, dns::clock::now());
         self.parts.denials.forget(id);
         if let Some(sandbox) = before.filter(|_| is_served) {
@@ -244,6 +251,7 @@ impl Sandboxes {
             .map_err(Refusal::Mistakes)?;
         span.permits(&added.table, &source)?;
         self.check_listeners(&source)?;
+        self.check_sockets(&source)?;
         if let Some(before) = before {
             policy.leave(before);
         }
@@ -257,10 +265,11 @@ impl Sandboxes {
             Evidence::All(Keys { listener, .. }) => listener.as_ref(),
             Evidence::Default => None,
         });
-        let mut unknown = named.filter(|name| !self.parts.listeners.contains(name));
+        let own: Vec<_> = source.sockets.iter().map(Socket::name).collect();
+        let mut unknown = named.filter(|name| !self.parts.listeners.contains(name) && !own.contains(name));
         match unknown.next() {
             Some(name) if name.starts_with("unix:") => {
-                let hint = "sockets are opened for sandboxes of the config alone; know this one by its token";
+                let hint = "to have the socket opened for the sandbox, write its path as `unix`";
                 Err(Refusal::Conflict(format!("the gateway has no listener {name:?}: {hint}")))
             }
             Some(name) => Err(Refusal::Conflict(format!("the gateway has no listener {name:?}"))),

@@ -16,15 +16,16 @@ mod denials;
 mod held;
 mod lifecycle;
 mod record;
+mod sockets;
 mod span;
 mod store;
 mod table;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use policy::source::SandboxSource;
-use policy::{Gate, Generation, ListenerName, Policy, Sandbox, SandboxId, Timestamp};
+use policy::{Gate, Generation, ListenerName, Policy, Sandbox, SandboxId, Socket, Timestamp};
 use tokio::sync::Mutex as Turn;
 
 pub use self::activity::Activity;
@@ -39,6 +40,7 @@ pub use self::table::Table;
 use self::held::Held;
 use crate::admin::Status;
 use crate::audit::Audit;
+use crate::doors::{Doors, Holder};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 
@@ -72,6 +74,10 @@ pub struct Parts {
     pub denials: Arc<Denials>,
     /// The gateway's listeners, by which sandboxes may be known.
     pub listeners: Vec<ListenerName>,
+    /// The unix sockets that are opened for sandboxes.
+    pub(crate) doors: Arc<Doors>,
+    /// Where the admin socket is.
+    pub admin: Option<PathBuf>,
 }
 
 /// The sandboxes of a running gateway.
@@ -116,16 +122,31 @@ impl Sandboxes {
         Arc::new(Self { parts, store, turn: Turn::default(), held: Mutex::new(held) })
     }
 
-    /// Puts the policy of another config in force, with what was changed at run time.
-    pub async fn install(&self, base: Arc<Policy>) -> (Generation, Arc<Policy>) {
+    /// Puts the policy of another config in force and opens its sockets, with what was changed at run time. `first` is done
+    /// once nothing else can fail.
+    ///
+    /// # Errors
+    /// Where a socket cannot be opened, or `first` fails: nothing else is changed.
+    pub async fn install(
+        &self,
+        base: Arc<Policy>,
+        sockets: &[Socket],
+        first: impl Future<Output = Result<(), String>>,
+    ) -> Result<(Generation, Arc<Policy>), String> {
         let _turn = self.turn.lock().await;
+        let bound = self.parts.doors.bind(&Holder::Config, sockets);
+        let bound = bound.map_err(|error| crate::error_chain(&error))?;
+        first.await?;
         let policy = self.held(|held| {
             held.base = base;
             let policy = Arc::new(held.join());
             held.complain();
             policy
         });
-        (self.put_in_force(&policy), policy)
+        let generation = self.put_in_force(&policy);
+        self.parts.doors.serve(&Holder::Config, bound, sockets);
+        self.settle_doors();
+        Ok((generation, policy))
     }
 
     /// Shows every sandbox that there is, by name.

@@ -1,5 +1,7 @@
 //! What is remembered of a sandbox that was added, paused or ended at run time: one JSON file each.
 
+use std::path::PathBuf;
+
 use policy::life::{Life, Meanwhile};
 use policy::{SandboxId, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,6 +40,9 @@ pub struct Added {
     /// It is over once it has been idle for so many milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// Folders that were made for its unix sockets, and are removed with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<PathBuf>,
 }
 
 /// What happens to the tunnels of a paused sandbox.

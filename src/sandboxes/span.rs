@@ -71,6 +71,9 @@ impl Span {
         if !source.identify.iter().all(by_token) {
             return refuse("has its sandboxes known by a token".to_owned());
         }
+        if let Some(socket) = source.sockets.first() {
+            return refuse(format!("has no sockets opened, such as {}", socket.path));
+        }
         match source.mode {
             Mode::Enforce => Ok(()),
             Mode::Learn { .. } => refuse("may not have a sandbox learn".to_owned()),

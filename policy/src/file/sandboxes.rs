@@ -69,9 +69,8 @@ pub(super) fn read_one(
         let hint = "know it by its token, source or listener";
         entry.spot.mistake("whoever shows nothing else is a sandbox of the config, or none", hint);
     }
-    for entry in known.iter().filter(|entry| entry.socket.is_some()) {
-        let hint = "name a socket of the config as `listener`: \"unix:/PATH\"";
-        entry.spot.mistake("sockets are opened with the config", hint);
+    if let Some(found) = &mut found {
+        found.sockets = identify::sockets(&known).into_iter().map(|(socket, _)| socket).collect();
     }
     found
 }
@@ -125,6 +124,7 @@ fn sandbox<'a>(
         policies,
         internal,
         identify,
+        sockets: Vec::new(),
         labels,
         local_peers,
         mode,

@@ -94,6 +94,7 @@ fn source(rules: Vec<Rule>, internal: Option<Rule>, mode: Mode) -> Source {
         policies: vec!["base".into()],
         internal: internal.iter().map(|_| "db".into()).collect(),
         identify: vec![Evidence::Default],
+        sockets: Vec::new(),
         labels: std::collections::BTreeMap::new(),
         local_peers: Vec::new(),
         mode,
@@ -612,10 +613,10 @@ fn what_is_explained_is_what_is_served() {
     let (policy, local) = (bench.gate.policy(), bench.gate.local_addresses());
     let view = View { policy: &policy, local: &local, now: NOW };
     let sandbox = SandboxId::parse("s1").expect("a name");
-    let known = |to: &str| view.explain(&sandbox, &stream(to)).known_addresses;
     let told = view.explain(&sandbox, &stream("api.example.com:443"));
     let limits = format!("limits: of sandbox s1: {}", crate::limits::Limits::default());
     assert_eq!(told.steps.last(), Some(&limits));
+    let known = |to: &str| view.explain(&sandbox, &stream(to)).known_addresses;
     assert_eq!(known("8.8.8.8:443"), Some(vec!["8.8.8.8".parse().expect("an address")]));
     assert_eq!(known("api.example.com:443"), None);
     for (to, first_step) in [
