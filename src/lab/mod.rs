@@ -21,7 +21,7 @@ mod zone;
 
 use std::{fmt, io, net::IpAddr, net::Ipv4Addr, net::Ipv6Addr};
 
-pub use namespace::{HostFile, Namespace, enter_user_namespace, tcp_connect_here};
+pub use namespace::{HostFile, Namespace, Volume, enter_user_namespace, tcp_connect_here};
 pub use zone::{BadZone, Zone};
 
 /// The gateway host's IPv4 address on the world's side.

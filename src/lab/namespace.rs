@@ -1,6 +1,7 @@
 //! One network namespace, kept alive by its descriptor, and ways to act inside it without moving the caller.
 
 use std::{
+    ffi::CString,
     fs::{self, File},
     io,
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -12,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    mount::{MountPropagationFlags, mount_bind, mount_change},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     process::{getgid, getuid},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
@@ -34,6 +35,15 @@ pub struct HostFile {
     pub at: PathBuf,
     /// The file that stands there instead.
     pub shows: PathBuf,
+}
+
+/// A file system in memory that one process alone sees, and that ends with it.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// The folder where it stands.
+    pub at: PathBuf,
+    /// How much it holds.
+    pub bytes: u64,
 }
 
 impl Namespace {
@@ -71,13 +81,28 @@ impl Namespace {
 
     /// As [`Namespace::spawn`], with files of the host replaced for this process alone.
     pub fn spawn_seeing(&self, files: &[HostFile], command: &mut Command) -> io::Result<Child> {
-        if files.is_empty() {
-            return self.spawn(command);
-        }
+        if files.is_empty() { self.spawn(command) } else { self.spawn_apart(None, files, command) }
+    }
+
+    /// As [`Namespace::spawn_seeing`], with a file system of its own.
+    pub fn spawn_on(&self, volume: &Volume, files: &[HostFile], command: &mut Command) -> io::Result<Child> {
+        self.spawn_apart(Some(volume), files, command)
+    }
+
+    fn spawn_apart(
+        &self,
+        volume: Option<&Volume>,
+        files: &[HostFile],
+        command: &mut Command,
+    ) -> io::Result<Child> {
         self.run(|| {
             unshare(UnshareFlags::NEWNS | UnshareFlags::FS)?;
-            // Without this the bind mounts below would also appear in the host's tree (mount_namespaces(7), shared subtrees).
+            // Without this the mounts below would also appear in the host's tree (mount_namespaces(7), shared subtrees).
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+            if let Some(Volume { at, bytes }) = volume {
+                let size = CString::new(format!("size={bytes},mode=0755"))?;
+                mount("tmpfs", at, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, size.as_c_str())?;
+            }
             for file in files {
                 mount_bind(&file.shows, &file.at)?;
             }

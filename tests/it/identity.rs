@@ -7,6 +7,8 @@ use std::{
     path::Path,
 };
 
+mod forged;
+
 use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
 
@@ -233,7 +235,7 @@ fn a_revoked_token_closes_its_tunnels_and_no_others() {
 }
 
 /// The next answer on a unix socket to a CONNECT: its status, and the whole of it.
-fn connect_by_unix(path: &Path, to: &str) -> (u16, String) {
+pub fn connect_by_unix(path: &Path, to: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(path).unwrap();
     write!(stream, "CONNECT {to} HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -31,6 +31,7 @@ mod limits;
 mod lists;
 mod mistakes;
 mod mtls;
+mod neighbours;
 mod netns;
 mod one_answer;
 mod probe;

@@ -14,12 +14,15 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use tidegate::lab::{HostFile, Lab};
+use tidegate::lab::{HostFile, Lab, Volume};
 
 use super::{PATIENCE, eventually};
 
 /// Where `/metrics`, `/healthz` and `/readyz` are.
 const METRICS: &str = "127.0.0.1:9464";
+
+/// The folder, beside the config, where the audit has a file system of its own.
+const VOLUME: &str = "volume";
 
 /// A debug build with a hundred thousand rules, beside other tests, takes a while.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -51,6 +54,8 @@ pub struct GatewayConfig {
     pub environment: Vec<(OsString, OsString)>,
     /// Files of the host that the gateway sees otherwise.
     pub host_files: Vec<HostFile>,
+    /// A file system in memory for its audit log alone.
+    pub volume: Option<u64>,
 }
 
 /// A running gateway; it is killed with this value.
@@ -61,6 +66,7 @@ pub struct Gateway {
     notify: UnixDatagram,
     /// What it sees of the host otherwise.
     host_files: Vec<HostFile>,
+    volume: Option<Volume>,
     environment: Vec<(OsString, OsString)>,
 }
 
@@ -77,7 +83,8 @@ impl GatewayConfig {
     /// The tables that stand behind the test's own. They come last, so that a byte order mark or a broken first line of
     /// the test stays where it is.
     fn tables(&self, dir: &Path) -> String {
-        let audit = self.audit.clone().unwrap_or_else(|| dir.join("audit.jsonl"));
+        let folder = if self.volume.is_some() { dir.join(VOLUME) } else { dir.to_owned() };
+        let audit = self.audit.clone().unwrap_or_else(|| folder.join("audit.jsonl"));
         let list = |items: &[String]| {
             let quoted: Vec<_> = items.iter().map(|item| format!("{item:?}")).collect();
             format!("[{}]", quoted.join(", "))
@@ -116,6 +123,8 @@ impl Gateway {
     pub fn start(lab: &Lab, config: &GatewayConfig) -> Result<Gateway, NotStarted> {
         let dir = tempfile::Builder::new().prefix("tidegate-test-").tempdir().unwrap();
         config.write(dir.path());
+        let volume = config.volume.map(|bytes| Volume { at: dir.path().join(VOLUME), bytes });
+        volume.iter().for_each(|volume| fs::create_dir(&volume.at).unwrap());
         let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let mut gateway = Gateway {
@@ -123,6 +132,7 @@ impl Gateway {
             dir,
             notify,
             host_files: config.host_files.clone(),
+            volume,
             environment: config.environment.clone(),
         };
         gateway.spawn(lab).map(|()| gateway)
@@ -134,6 +144,8 @@ impl Gateway {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+        // What the one before said, of a reload perhaps, is not said by this one.
+        while self.notify.recv(&mut [0; 256]).is_ok() {}
         self.spawn(lab).unwrap_or_else(|not| panic!("no restart ({:?}):\n{}", not.status, not.stderr));
     }
 
@@ -146,7 +158,12 @@ impl Gateway {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        self.child = Some(lab.gateway().spawn_seeing(&self.host_files, &mut command).unwrap());
+        let host = lab.gateway();
+        let child = match &self.volume {
+            Some(volume) => host.spawn_on(volume, &self.host_files, &mut command),
+            None => host.spawn_seeing(&self.host_files, &mut command),
+        };
+        self.child = Some(child.unwrap());
         let until = Instant::now() + START_PATIENCE;
         let mut message = [0; 256];
         while Instant::now() < until {
@@ -181,9 +198,21 @@ impl Gateway {
         fs::rename(beside, file).unwrap();
     }
 
+    /// Where the test reads the audit log.
+    fn audit_file(&self) -> PathBuf {
+        match (&self.volume, &self.child) {
+            // The root as that process sees it (proc_pid_root(5)).
+            (Some(volume), Some(child)) => {
+                let root = PathBuf::from(format!("/proc/{}/root", child.id()));
+                root.join(volume.at.strip_prefix("/").unwrap()).join("audit.jsonl")
+            }
+            (Some(_), None) | (None, _) => self.dir.path().join("audit.jsonl"),
+        }
+    }
+
     /// The audit log as text.
     pub fn audit_text(&self) -> String {
-        fs::read_to_string(self.dir.path().join("audit.jsonl")).unwrap_or_default()
+        fs::read_to_string(self.audit_file()).unwrap_or_default()
     }
 
     /// The audit log, each line read as JSON.
@@ -266,8 +295,13 @@ pub fn run_here<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
 
 /// The program with these arguments, to be started by the test.
 pub fn verb<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "the tests start the program that they test")]
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the tests start the program that they test, or another build of it"
+    )]
+    let mut command = Command::new(
+        std::env::var_os("TIDEGATE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_tidegate").into()),
+    );
     command.args(args);
     command
 }

@@ -69,6 +69,7 @@ impl Scene {
                 audit: None,
                 environment: Vec::new(),
                 host_files: Vec::new(),
+                volume: None,
             },
             allow: Vec::new(),
             zone: Zone::new(),
