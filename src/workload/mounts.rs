@@ -170,7 +170,7 @@ impl Tree<'_> {
             }
             Step::Home { at, without } => self.home(at, without),
             Step::Open { at, access } => self.open(at, *access),
-            Step::Hide { at, kind } => match self.cover(at, *kind) {
+            Step::Hide { at, kind } => match cover(at, &stage(blank(*kind))) {
                 // What is not there in this view needs no cover.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 done => done.at(("hide", at.as_path())),
@@ -294,12 +294,6 @@ impl Tree<'_> {
         attach(&copy, at).at(("mount", at))
     }
 
-    fn cover(&self, at: &Path, kind: Kind) -> io::Result<()> {
-        let cover = clone(&stage(if kind == Kind::Folder { "empty" } else { "blank" }))?;
-        sys::make_read_only(cover.as_fd(), Reach::Alone)?;
-        attach(&cover, at)
-    }
-
     fn write(&self, Text { at, text }: &Text) -> Result<(), StepError> {
         if at.symlink_metadata().is_err() {
             // Only in an empty folder of ours; elsewhere there is nothing to replace.
@@ -310,12 +304,7 @@ impl Tree<'_> {
         }
         let name: String = at.to_string_lossy().replace('/', "_");
         let source = stage("texts").join(name);
-        let written = fs::write(&source, text).and_then(|()| {
-            let copy = clone(&source)?;
-            sys::make_read_only(copy.as_fd(), Reach::Alone)?;
-            attach(&copy, at)
-        });
-        written.at(("replace", at.as_path()))
+        fs::write(&source, text).and_then(|()| cover(at, &source)).at(("replace", at.as_path()))
     }
 
     /// A /sys of the network namespace that this process is in: the host's would show its links.
@@ -349,11 +338,7 @@ impl Tree<'_> {
             }
         }
         for path in PROC_HIDDEN.map(Path::new) {
-            let covered = clone(Path::new("/dev/null")).and_then(|null| {
-                sys::make_read_only(null.as_fd(), Reach::Alone)?;
-                attach(&null, path)
-            });
-            match covered {
+            match cover(path, Path::new("/dev/null")) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 done => done.at(("hide", path))?,
             }
@@ -384,6 +369,14 @@ impl Tree<'_> {
     }
 }
 
+/// What is prepared to stand in the place of something hidden.
+const fn blank(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Folder => "empty",
+        Kind::File => "blank",
+    }
+}
+
 fn stage(name: &str) -> PathBuf {
     Path::new(STAGE).join(name)
 }
@@ -405,8 +398,20 @@ fn clone(path: &Path) -> io::Result<OwnedFd> {
     Ok(open_tree(held, "", flags)?)
 }
 
-fn attach(copy: &impl AsFd, at: &Path) -> io::Result<()> {
+/// Shows something else, read-only, in a place. It is looked for first: to let go of a copy that was attached nowhere makes
+/// the kernel wait for all its readers.
+fn cover(at: &Path, by: &Path) -> io::Result<()> {
     let at = place(at)?;
+    let copy = clone(by)?;
+    sys::make_read_only(copy.as_fd(), Reach::Alone)?;
+    attach_to(&copy, &at)
+}
+
+fn attach(copy: &impl AsFd, at: &Path) -> io::Result<()> {
+    attach_to(copy, &place(at)?)
+}
+
+fn attach_to(copy: &impl AsFd, at: &OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     let copy: BorrowedFd<'_> = copy.as_fd();
     Ok(move_mount(copy, "", at.as_fd(), "", flags)?)
