@@ -76,6 +76,8 @@ fn prepare(
     }
     let terminal = launch.terminal.as_ref().map(|(shape, _)| open_terminal(shape, reporter)).transpose()?;
     rustix::process::chdir(&launch.directory).at(("enter", launch.directory.as_path()))?;
+    // While the gateway looks at the network: what the command may do is what this process may from now on.
+    start::confine(launch.identity.means)?;
     // Had the helper gone before this process was to follow it, nobody would answer.
     ask(helper, READY).at("find the helper")?;
     Ok(terminal)
@@ -114,7 +116,7 @@ fn run(launch: &Launch, terminal: Option<OwnedFd>, reporter: Reporter) -> ! {
         Ok(Fork::Child) => {
             let streams = launch.terminal.as_ref().map_or_else(Streams::none, |(_, streams)| *streams);
             let terminal = terminal.map(|terminal| (terminal, streams));
-            let why = start::become_command(&launch.program, launch.identity.means, terminal);
+            let why = start::become_command(&launch.program, terminal);
             exit(not_started(why, &reporter))
         }
         Ok(Fork::Parent(command)) => command,
@@ -152,9 +154,7 @@ fn retire(reporter: Reporter) -> io::Result<()> {
     rustix::stdio::dup2_stdout(reporter.as_descriptor())?;
     rustix::stdio::dup2_stderr(&null)?;
     drop((null, reporter));
-    sys::close_from(3)?;
-    start::give_up_capabilities()?;
-    Ok(rustix::thread::set_no_new_privs(true)?)
+    sys::close_from(3)
 }
 
 /// Waits for the command's end, whatever else happens.

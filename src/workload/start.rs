@@ -41,40 +41,37 @@ impl From<StepError> for NotStarted {
     }
 }
 
-/// Becomes the command, on a terminal of its own or with the streams that there are. Returns only where that fails.
-pub(super) fn become_command(
-    program: &Program,
-    means: Means,
-    terminal: Option<(OwnedFd, Streams)>,
-) -> NotStarted {
-    match confine(means, terminal) {
-        Ok(()) => execute(program),
-        Err(error) => error.into(),
-    }
-}
-
-fn confine(means: Means, terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
-    match terminal {
-        Some((terminal, streams)) => {
-            // A group of its own in the session of the first process: its parent is in that session, so that the
-            // terminal can stop it (setpgid(2), orphaned process groups).
-            rustix::process::setpgid(None, None).at("make a process group")?;
-            let own = rustix::process::getpid();
-            rustix::termios::tcsetpgrp(&terminal, own).at("take the terminal")?;
-            streams.join(&terminal).at("put the command on its terminal")?;
-        }
-        None => {
-            rustix::process::setsid().at("start a session")?;
-        }
-    }
+/// Gives up every right that this process could pass on to the command: the first process does, ahead of it.
+pub(super) fn confine(means: Means) -> Result<(), StepError> {
     give_up_capabilities().at("give up all capabilities")?;
     rustix::thread::set_no_new_privs(true).at("give up gaining privileges")?;
-    sys::close_on_exec_from(3).at("close inherited descriptors")?;
     let becoming = match means {
         Means::Root => Becoming::Nobody,
         Means::Anybody | Means::Lowered => Becoming::Group,
     };
     seccomp::install(becoming).at("install the seccomp filter")
+}
+
+/// Becomes the command, on a terminal of its own or with the streams that there are, in a process that came of one that is
+/// confined. Returns only where that fails.
+pub(super) fn become_command(program: &Program, terminal: Option<(OwnedFd, Streams)>) -> NotStarted {
+    let apart = set_apart(terminal);
+    match apart.and_then(|()| sys::close_on_exec_from(3).at("close inherited descriptors")) {
+        Ok(()) => execute(program),
+        Err(error) => error.into(),
+    }
+}
+
+fn set_apart(terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
+    let Some((terminal, streams)) = terminal else {
+        return rustix::process::setsid().map(drop).at("start a session");
+    };
+    // A group of its own in the session of the first process: its parent is in that session, so that the terminal can
+    // stop it (setpgid(2), orphaned process groups).
+    rustix::process::setpgid(None, None).at("make a process group")?;
+    let own = rustix::process::getpid();
+    rustix::termios::tcsetpgrp(&terminal, own).at("take the terminal")?;
+    streams.join(&terminal).at("put the command on its terminal")
 }
 
 /// Runs the command without a sandbox round it.
@@ -103,7 +100,7 @@ fn execute(program: &Program) -> NotStarted {
 }
 
 /// Empties all five sets, so that nothing that is executed later gets any back (capabilities(7)).
-pub(super) fn give_up_capabilities() -> io::Result<()> {
+fn give_up_capabilities() -> io::Result<()> {
     for capability in 0..64 {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
             1 << capability,
