@@ -3,10 +3,11 @@
 
 usage: benches/mcp-streams.py [--tidegate target/release/tidegate] [--streams 50] [--seconds 60] [--silence 360]
 
-A stream is one POST of `tools/call` whose answer is an event stream; each event carries the time at which it was sent. All
-three ways run at once, their events in turn: `seconds` of them, one a second on each stream, then nothing for `silence`
-seconds, then as many again. One process each for a server and for the clients of a way, without threads: they wait in
-epoll(7) and do nothing else. Server and clients are this machine's own; nothing leaves it.
+A stream is one POST of `tools/call` whose answer is an event stream; each event carries the time at which it was
+sent. All three ways run at once, their events in turn: `seconds` of them, one a second on each stream, then nothing
+for `silence` seconds, then as many again. One process each for a server and for the clients of a way, without
+threads: they wait in epoll(7) and do nothing else. In a session of its own (setsid -w) what else runs in the caller's
+does not delay it. Server and clients are this machine's own; nothing leaves it.
 """
 
 import argparse
