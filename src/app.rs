@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) doors: Arc<Doors>,
     /// What TLS listeners are made of, where there are any.
     pub(crate) trust: Option<Arc<Trust>>,
+    /// What the admin listener is made of.
+    pub(crate) admin_trust: Option<Arc<Trust>>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -163,7 +165,7 @@ impl App {
         let config = config::load(path, now, host.addresses())?;
         crate::sys::give_back_free_memory();
         let listens = config.listen.all().next().is_some() || !config.sockets.is_empty();
-        if !listens && config.listen.admin.is_none() {
+        if !listens && config.listen.admin.is_none() && config.listen.admin_https.is_none() {
             return Err(StartError::NothingListens);
         }
         Self::assemble(host, config).await
@@ -226,7 +228,8 @@ impl App {
             Some(_) => Some(admin::Namespaces::own().map_err(StartError::Namespaces)?),
             None => None,
         };
-        let trust = config.beside.tls.as_ref().map(|tls| Trust::new(Arc::clone(&tls.material)));
+        let [trust, admin_trust] = [&config.beside.tls, &config.beside.admin_tls]
+            .map(|tls| tls.as_ref().map(|tls| Trust::new(Arc::clone(&tls.material))));
         let listeners = Listeners::bind(&config.listen, trust.as_ref()).await?;
         listeners::admit(&config.listen, &config)?;
         let doors = Arc::new(Doors::new(Arc::clone(&gateway)));
@@ -260,7 +263,19 @@ impl App {
             admin: config.listen.admin.clone(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
-        let core = Core { gate, gateway, audit, namespaces, metrics, status, roles, sandboxes, doors, trust };
+        let core = Core {
+            gate,
+            gateway,
+            audit,
+            namespaces,
+            metrics,
+            status,
+            roles,
+            sandboxes,
+            doors,
+            trust,
+            admin_trust,
+        };
         Ok(Self { core, sockets, config, dns, listeners, host, own, stop })
     }
 
@@ -277,7 +292,7 @@ impl App {
     /// Serves from now on.
     #[must_use]
     pub fn serve(self) -> Running {
-        let Listeners { proxy, dns, metrics, admin, files } = self.listeners;
+        let Listeners { proxy, dns, metrics, admin, admin_https, files } = self.listeners;
         let stop = self.stop;
         let stopped = stop.subscribe();
         let mut inbounds = JoinSet::new();
@@ -311,6 +326,9 @@ impl App {
         core.doors.serve(&Holder::Config, bound, &sockets);
         core.sandboxes.settle_doors();
         let (api, orders) = Api::new(core.clone());
+        if let (Some(listener), Some(trust)) = (admin_https, &core.admin_trust) {
+            background.spawn(admin::serve_https(listener, Arc::clone(trust), Arc::clone(&api)));
+        }
         if let (Some(listener), Some(own)) = (admin, self.own) {
             background.spawn(admin::serve_socket(listener, own, api));
         }

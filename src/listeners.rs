@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
@@ -44,6 +45,8 @@ pub struct Listeners {
     pub metrics: Option<TcpListener>,
     /// Where the gateway is told what to do.
     pub admin: Option<UnixListener>,
+    /// The same over TCP.
+    pub admin_https: Option<TcpListener>,
     /// The files of unix sockets, to be removed at the end.
     pub files: Files,
 }
@@ -98,10 +101,8 @@ impl Listeners {
         for listener in &listen.dns {
             dns.push(resolver(listener).await.map_err(|why| error(&listener.at, why))?);
         }
-        let metrics = match listen.metrics {
-            Some(address) => Some(TcpListener::bind(address).await.map_err(|why| error(&address, why))?),
-            None => None,
-        };
+        let metrics = tcp(listen.metrics).await?;
+        let admin_https = tcp(listen.admin_https).await?;
         let admin = match &listen.admin {
             Some(path) => {
                 let at = Endpoint::Unix(path.clone());
@@ -109,8 +110,13 @@ impl Listeners {
             }
             None => None,
         };
-        Ok(Self { proxy, dns, metrics, admin, files })
+        Ok(Self { proxy, dns, metrics, admin, admin_https, files })
     }
+}
+
+async fn tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, BindError> {
+    let Some(address) = address else { return Ok(None) };
+    TcpListener::bind(address).await.map(Some).map_err(|why| error(&address, why))
 }
 
 fn error(at: &impl ToString, why: io::Error) -> BindError {

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::app::Core;
-use crate::audit::Notice;
+use crate::audit::{By, Notice};
 use crate::config::{self, Beside, Config, ConfigError, Fingerprint};
 use crate::listeners;
 use crate::logging::LogLevel;
@@ -63,11 +63,11 @@ impl Reloader {
         }
     }
 
-    /// Reads the config and puts it in force, or says why not. `by` is the uid of who asked through the admin socket.
+    /// Reads the config and puts it in force, or says why not. `by` is who asked through the admin API.
     ///
     /// # Errors
     /// Why the old policy stays in force.
-    pub async fn reload(&mut self, by: Option<u32>) -> Result<Generation, ConfigError> {
+    pub async fn reload(&mut self, by: Option<&By>) -> Result<Generation, ConfigError> {
         let config_seen = look(&self.path);
         let seen = look_at_all(&self.path, &self.beside);
         let (path, local) = (self.path.clone(), self.core.gate.local_addresses());
@@ -104,23 +104,29 @@ impl Reloader {
 
     /// Puts in force what the TLS listeners are made of, where it is not what it was.
     async fn trust(&self, config: &Config) -> Result<(), String> {
-        let (Some(trust), Some(tls)) = (&self.core.trust, &config.beside.tls) else { return Ok(()) };
-        if Arc::ptr_eq(&trust.material(), &tls.material) {
-            return Ok(());
+        let (core, beside) = (&self.core, &config.beside);
+        for (trust, tls) in [(&core.trust, &beside.tls), (&core.admin_trust, &beside.admin_tls)] {
+            let (Some(trust), Some(tls)) = (trust, tls) else { continue };
+            if Arc::ptr_eq(&trust.material(), &tls.material) {
+                continue;
+            }
+            let (trust, material) = (Arc::clone(trust), Arc::clone(&tls.material));
+            let replaced = spawn_blocking(move || trust.replace(&material)).await;
+            replaced.map_err(|error| format!("judging the clients' certificates has failed: {error}"))?;
         }
-        let (trust, material) = (Arc::clone(trust), Arc::clone(&tls.material));
-        let replaced = spawn_blocking(move || trust.replace(&material)).await;
-        replaced.map_err(|error| format!("judging the clients' certificates has failed: {error}"))
+        Ok(())
     }
 
     /// Notes what the other files held. A config that names no certificate any more waits for a restart, and so the one in
     /// use is followed on.
     fn note_beside(&mut self, config: &Config) {
-        let tls = config.beside.tls.clone().or_else(|| self.beside.tls.take());
-        self.beside = Beside { tls, ..config.beside.clone() };
+        let Beside { lists, tls, admin_tls } = config.beside.clone();
+        let tls = tls.or_else(|| self.beside.tls.take());
+        let admin_tls = admin_tls.or_else(|| self.beside.admin_tls.take());
+        self.beside = Beside { lists, tls, admin_tls };
     }
 
-    async fn install(&self, config: &Config, by: Option<u32>) -> Result<Generation, String> {
+    async fn install(&self, config: &Config, by: Option<&By>) -> Result<Generation, String> {
         let core = &self.core;
         let sockets = config.doors(&self.started_with.listen);
         // The streams of what is not trusted any more end with the policy that follows.
@@ -149,13 +155,13 @@ impl Reloader {
     }
 
     /// Keeps the old policy for a reason that no place in the config has.
-    fn fail(&self, why: String, by: Option<u32>) -> ConfigError {
+    fn fail(&self, why: String, by: Option<&By>) -> ConfigError {
         let error = ConfigError::Mistakes(vec![Mistake::of_file(self.path.to_string_lossy(), why, "")]);
         self.keep(&error, by);
         error
     }
 
-    fn keep(&self, error: &ConfigError, by: Option<u32>) {
+    fn keep(&self, error: &ConfigError, by: Option<&By>) {
         let core = &self.core;
         let generation = core.gate.generation();
         core.metrics.reload_failed();

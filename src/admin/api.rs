@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use policy::Generation;
+use policy::{Certificate, Generation};
 use rustix::process::geteuid;
 use tokio::sync::{mpsc, oneshot};
 
 use super::caller::{Caller, Role};
 use crate::app::Core;
+use crate::audit::By;
 use crate::config::{Admin, ConfigError};
 
 /// Orders that wait for the gateway's main loop.
@@ -25,7 +26,7 @@ pub(crate) struct Api {
 #[derive(Debug)]
 pub struct ReloadOrder {
     /// Who asks.
-    pub by: u32,
+    pub by: By,
     /// Where the outcome goes.
     pub done: oneshot::Sender<Result<Generation, ConfigError>>,
 }
@@ -54,11 +55,17 @@ impl Api {
 
     /// A user with its role.
     pub(super) fn caller(&self, uid: u32) -> Caller {
-        Caller { uid, role: Role::of(uid, self.own_uid, &self.core.roles.get()) }
+        Caller { by: By::Uid(uid), role: Role::of(uid, self.own_uid, &self.core.roles.get()) }
+    }
+
+    /// Whoever holds a certificate, with its role.
+    pub(super) fn certified(&self, certificate: &Certificate) -> Caller {
+        let role = Role::of_certificate(certificate, &self.core.roles.get());
+        Caller { by: By::Certificate(certificate.to_string().into()), role }
     }
 
     /// Has the config read anew. `None` where the gateway does no such thing, or ends.
-    pub(super) async fn reload(&self, by: u32) -> Option<Result<Generation, ConfigError>> {
+    pub(super) async fn reload(&self, by: By) -> Option<Result<Generation, ConfigError>> {
         let (done, outcome) = oneshot::channel();
         self.orders.send(ReloadOrder { by, done }).await.ok()?;
         outcome.await.ok()

@@ -1,15 +1,18 @@
-//! What a caller of the admin socket may do, by its uid and the `[admin]` table.
+//! What a caller of the admin API may do, by its uid or its certificate and the `[admin]` table.
 
 use std::sync::Arc;
 
+use policy::Certificate;
+
+use crate::audit::By;
 use crate::config::{Admin, Tenant};
 
 /// Who calls.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    /// The user, as the kernel tells it.
-    pub(super) uid: u32,
-    /// What that user may do.
+    /// The user, as the kernel tells it, or the name in its certificate.
+    pub(super) by: By,
+    /// What it may do.
     pub(super) role: Role,
 }
 
@@ -53,6 +56,20 @@ impl Role {
         tenant.map_or(Self::None, |tenant| Self::Tenant(Arc::new(tenant.clone())))
     }
 
+    /// The role of whoever holds a certificate: that of its name. One with the names of two is nobody's.
+    pub(super) fn of_certificate(certificate: &Certificate, admin: &Admin) -> Self {
+        let names = |listed: &[Arc<str>]| listed.iter().any(|name| certificate.is_called(name));
+        let tenants = admin.tenants.iter().filter(|tenant| names(&tenant.certificates));
+        let all = names(&admin.operator_certificates).then_some(Self::All);
+        let reader = names(&admin.reader_certificates).then_some(Self::Reader);
+        let mut roles =
+            all.into_iter().chain(reader).chain(tenants.map(|tenant| Self::Tenant(Arc::new(tenant.clone()))));
+        match (roles.next(), roles.next()) {
+            (Some(role), None) => role,
+            (None, _) | (Some(_), Some(_)) => Self::None,
+        }
+    }
+
     /// Whether the role is enough for a route at all.
     pub(super) const fn is_enough(&self, need: Need) -> bool {
         match (self, need) {
@@ -74,12 +91,43 @@ impl Role {
 
 #[cfg(test)]
 mod tests {
+    use policy::Hostname;
+    use policy::identity::CertificateNames;
+
     use super::*;
 
     #[test]
     fn each_role_may_what_it_says_and_no_more() {
-        let tenant = Tenant { name: "ci".into(), uids: vec![1003], policies: Vec::new() };
-        let admin = Admin { readers: vec![1001], operators: vec![1002], tenants: vec![tenant] };
+        let tenant = Tenant {
+            name: "ci".into(),
+            uids: vec![1003],
+            certificates: vec!["ci.example".into()],
+            policies: Vec::new(),
+        };
+        let admin = Admin {
+            readers: vec![1001],
+            operators: vec![1002],
+            reader_certificates: vec!["spiffe://example.org/dashboard".into()],
+            operator_certificates: vec!["ops.example".into()],
+            tenants: vec![tenant],
+        };
+        let by = |uri: Option<&str>, dns: &[&str], cn: Option<&str>| {
+            let dns = dns.iter().map(|name| Hostname::parse(name).expect("a name")).collect();
+            let names = CertificateNames { uri: uri.map(Into::into), dns, cn: cn.map(Into::into) };
+            Role::of_certificate(&Certificate::new(names), &admin)
+        };
+        assert_eq!(by(Some("spiffe://example.org/dashboard"), &[], None), Role::Reader);
+        assert_eq!(by(None, &["x.example", "ops.example"], None), Role::All);
+        assert!(matches!(by(None, &["ci.example"], None), Role::Tenant(tenant) if *tenant.name == *"ci"));
+        assert_eq!(
+            by(None, &["ci.example", "ops.example"], None),
+            Role::None,
+            "which of them is not to be guessed"
+        );
+        assert_eq!(
+            by(Some("spiffe://example.org/dashboard/x"), &["a.example"], Some("ops.example")),
+            Role::None
+        );
         let needs = [Need::Nothing, Need::See, Need::Change, Need::Operate];
         for (uid, may) in [
             (0, [true; 4]),

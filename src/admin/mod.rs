@@ -3,6 +3,7 @@
 //! ```text
 //! metrics listener ──▶ pages    /metrics /healthz /readyz: counts and readiness, for whoever reaches it
 //! admin socket ─peer─▶ caller ─▶ routes    sandboxes, tunnels, reload: by uid, from the gateway's own namespaces only
+//! admin https ──TLS──▶ caller ─┘           the same, by certificate
 //! ```
 //!
 //! The pages change nothing and hold no host, no name and no rule: only counts, and where a config mistake stands.
@@ -10,6 +11,7 @@
 mod answer;
 mod api;
 mod caller;
+mod https;
 mod pages;
 mod peer;
 pub(crate) mod routes;
@@ -18,6 +20,7 @@ mod status;
 
 pub use self::api::ReloadOrder;
 pub(crate) use self::api::{Api, Roles};
+pub(crate) use self::https::serve as serve_https;
 pub use self::pages::serve;
 pub use self::peer::{Namespaces, Peer, Stranger};
 pub(crate) use self::socket::serve as serve_socket;

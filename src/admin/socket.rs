@@ -1,4 +1,4 @@
-//! Serves the admin API on its unix socket by HTTP/1.1, one request a connection.
+//! Serves the admin API by HTTP/1.1, one request a connection, on its unix socket.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,6 +9,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -20,16 +21,16 @@ use super::peer::{Namespaces, Stranger};
 use super::routes;
 
 /// A client that has not sent its head by then is dropped.
-const HEAD: Duration = Duration::from_secs(10);
+pub(super) const HEAD: Duration = Duration::from_secs(10);
 
 /// A client that has not asked and read its answer by then is dropped. A reload may take a while.
 const CLOCK: Duration = Duration::from_secs(60);
 
 /// How many clients are served at once.
-const CLIENTS: usize = 64;
+pub(super) const CLIENTS: usize = 64;
 
 /// How long to wait after a failed accept, which is nearly always a lack of descriptors (EMFILE, accept(2)).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the socket until the task is dropped. `own` are the namespaces whose clients are heard.
 pub(crate) async fn serve(listener: UnixListener, own: Namespaces, api: Arc<Api>) {
@@ -40,7 +41,8 @@ pub(crate) async fn serve(listener: UnixListener, own: Namespaces, api: Arc<Api>
             Ok((stream, _)) => {
                 let api = Arc::clone(&api);
                 tokio::spawn(async move {
-                    converse(stream, own, api).await;
+                    let caller = caller(&stream, own, &api);
+                    converse(stream, caller, api).await;
                     drop(place);
                 });
             }
@@ -52,15 +54,22 @@ pub(crate) async fn serve(listener: UnixListener, own: Namespaces, api: Arc<Api>
     }
 }
 
-async fn converse(stream: UnixStream, own: Namespaces, api: Arc<Api>) {
-    // Of the moment of its connect(2): what it passes the socket on to changes nothing.
-    let caller = match own.judge(&stream) {
+/// Who has connected, of the moment of its connect(2): what it passes the socket on to changes nothing.
+fn caller(stream: &UnixStream, own: Namespaces, api: &Api) -> Result<Caller, Problem> {
+    match own.judge(stream) {
         Ok(peer) => Ok(api.caller(peer.uid)),
         Err(stranger) => {
             tracing::warn!(error = %crate::error_chain(&stranger), "a client of the admin socket is refused");
             Err(refusal(&stranger))
         }
-    };
+    }
+}
+
+/// Serves the one request of a client, or tells it why it is not heard.
+pub(super) async fn converse<S>(stream: S, caller: Result<Caller, Problem>, api: Arc<Api>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(move |request: Request<Incoming>| {
         let (api, caller) = (Arc::clone(&api), caller.clone());
         async move { Ok::<_, Infallible>(answer(&api, caller, request).await) }
@@ -73,8 +82,8 @@ async fn converse(stream: UnixStream, own: Namespaces, api: Arc<Api>) {
         .with_upgrades();
     match timeout(CLOCK, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a client of the admin socket failed"),
-        Err(_) => tracing::debug!("a client of the admin socket was too slow"),
+        Ok(Err(error)) => tracing::debug!(%error, "a client of the admin API failed"),
+        Err(_) => tracing::debug!("a client of the admin API was too slow"),
     }
 }
 

@@ -8,6 +8,7 @@
 //! docs/audit.md describes the log for whoever reads it.
 
 mod budget;
+mod by;
 mod commit;
 mod history;
 mod json;
@@ -33,6 +34,7 @@ use commit::Queue;
 use json::Encoder;
 use metrics::Metrics;
 
+pub use by::By;
 pub use history::History;
 pub use line::Line;
 pub use record::{Notice, SandboxChange};

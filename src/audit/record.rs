@@ -11,6 +11,7 @@ use policy::{
 };
 
 use super::budget::Repeated;
+use super::by::By;
 use super::json::Encoder;
 
 /// Bytes that a value may take between its quotes. Their sum, with every key and number, is below 4096.
@@ -36,8 +37,8 @@ pub enum Notice<'a> {
         sandbox: &'a Sandbox,
         /// What happened to it.
         change: SandboxChange<'a>,
-        /// The uid of who asked; `None` where the gateway did it by itself.
-        by: Option<u32>,
+        /// Who asked; `None` where the gateway did it by itself.
+        by: Option<&'a By>,
     },
     /// The policy was loaded, or could not be.
     Reload {
@@ -45,8 +46,8 @@ pub enum Notice<'a> {
         generation: Generation,
         /// Why the old one stays, where it does.
         error: Option<&'a str>,
-        /// The uid of who asked through the admin socket.
-        by: Option<u32>,
+        /// Who asked through the admin API.
+        by: Option<&'a By>,
     },
     /// The gateway checked whether it is the only way out.
     Enforcement {
@@ -276,10 +277,12 @@ fn reason(to: &mut Encoder, reason: Option<Reason>) {
     }
 }
 
-/// The uid of who asked, if somebody did.
-fn by(to: &mut Encoder, uid: Option<u32>) {
-    if let Some(uid) = uid {
-        to.number("by", u64::from(uid));
+/// Who asked, if somebody did: fields are never given another type, so that a certificate has its own.
+fn by(to: &mut Encoder, asked: Option<&By>) {
+    match asked {
+        Some(By::Uid(uid)) => to.number("by", u64::from(*uid)),
+        Some(By::Certificate(name)) => to.text("by_certificate", name, limit::CERTIFICATE),
+        None => {}
     }
 }
 

@@ -177,12 +177,12 @@ async fn every_kind_of_line_fits_the_published_schema() {
         Notice::Sandbox {
             sandbox: bench.gate.policy().sandboxes.values().next().expect("one"),
             change: SandboxChange::EndTunnel { id: "0-1-2" },
-            by: Some(1000),
+            by: Some(&By::Uid(1000)),
         },
         Notice::Reload {
             generation: bench.gate.generation(),
             error: Some("t.toml:1:1: unknown key"),
-            by: Some(0),
+            by: Some(&By::Certificate("ops.example".into())),
         },
         Notice::Reload { generation: bench.gate.generation(), error: None, by: None },
         Notice::Enforcement {
@@ -219,7 +219,7 @@ async fn a_line_says_what_the_gate_decided() {
         lines,
         [serde_json::json!({
             "v": 1, "ts": "2027-01-15T08:00:00.000Z", "event": "decision", "id": id, "sandbox": "agent-7",
-            "labels": {"tool": "code \"exec\"\u{202e}"}, "inbound": "connect", "client": "10.88.0.7:40000",
+            "labels": {"tool": "code \"exec\"\u{202e}"}, "identified_by": "source", "inbound": "connect", "client": "10.88.0.7:40000",
             "host": "api.example.com", "port": 443, "decision": "allow", "reason": null,
             "rule": "base.allow[0]", "addr": "93.184.216.34", "policy_generation": 1, "count": 1,
         })],

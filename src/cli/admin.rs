@@ -1,14 +1,17 @@
-//! How verbs ask a running gateway through its admin socket.
+//! How verbs ask a running gateway, through its admin socket or its admin listener.
 
-use std::io::{self, Read as _, Write as _};
+use std::fmt;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use policy::{Destination, Port};
 use serde_json::Value;
 
 use super::ConfigArgs;
 use super::client::{Connection, Server};
 use super::output::harmless;
+use super::tls::{Tls, TlsArgs};
 use crate::config;
 
 /// The longest answer that is read: ten thousand sandboxes.
@@ -18,15 +21,32 @@ const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Args)]
 pub(super) struct AdminArgs {
     #[command(flatten)]
-    config: ConfigArgs,
-    /// The admin socket: unix:/PATH. Without it: `admin` of the config's [listen]
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<String>,
+    pub(super) config: ConfigArgs,
+    /// unix:/PATH of the admin socket, or https://HOST:PORT with --ca, --cert and --key. Without it: `admin` of the config's
+    /// [listen]
+    #[arg(long, visible_alias = "socket", value_name = "URL")]
+    admin: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
-/// An admin socket.
+/// A running gateway.
 #[derive(Debug)]
-pub(super) struct Admin(PathBuf);
+pub(super) struct Admin {
+    server: Server,
+    /// Where it is asked over TCP.
+    tls: Option<Tls>,
+}
+
+impl fmt::Display for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.server, &self.tls) {
+            (Server::Unix(path), _) => write!(f, "{}", path.display()),
+            (server, None) => write!(f, "http://{server}"),
+            (server, Some(_)) => write!(f, "https://{server}"),
+        }
+    }
+}
 
 /// Why something was not done.
 #[derive(Debug)]
@@ -38,62 +58,96 @@ pub(super) enum Failed {
 }
 
 impl AdminArgs {
-    /// The socket of the command line, or of the config.
+    /// Whether the command line names the gateway.
+    pub(super) const fn is_named(&self) -> bool {
+        self.admin.is_some()
+    }
+
+    /// The gateway of the command line, or of the config.
     pub(super) fn find(self) -> Result<Admin, String> {
-        if let Some(socket) = self.socket {
-            let no_path =
-                || format!("{socket:?} is no socket's path; write unix:/run/tidegate/admin/admin.sock");
-            return socket.strip_prefix("unix:").map(|path| Admin(path.into())).ok_or_else(no_path);
+        if let Some(admin) = self.admin {
+            if let Some(authority) = admin.strip_prefix("https://") {
+                let authority = authority.strip_suffix('/').unwrap_or(authority);
+                let to = Destination::from_authority_or(authority.as_bytes(), Port::HTTPS);
+                let to = to.map_err(|why| format!("{admin:?}: {why}; write https://HOST:PORT"))?;
+                let tls = Some(self.tls.load(&to)?);
+                return Ok(Admin { server: Server::Tcp(to), tls });
+            }
+            let Some(path) = admin.strip_prefix("unix:") else {
+                return Err(format!(
+                    "{admin:?} is no gateway; write unix:/run/tidegate/admin/admin.sock or https://HOST:PORT"
+                ));
+            };
+            if !self.tls.is_empty() {
+                return Err("--ca, --cert and --key are for an https address".to_owned());
+            }
+            return Ok(Admin::socket(path.into()));
         }
         let path = config::find(self.config.config).map_err(|error| error.to_string())?;
         Admin::of_config(&path)?
-            .ok_or_else(|| format!("{} has no `admin` in [listen]; add it, or use --socket", path.display()))
+            .ok_or_else(|| format!("{} has no `admin` in [listen]; add it, or use --admin", path.display()))
     }
 }
 
 impl Admin {
+    const fn socket(path: PathBuf) -> Self {
+        Self { server: Server::Unix(path), tls: None }
+    }
+
     /// The socket of the config at `path`, if it has one.
     pub(super) fn of_config(path: &Path) -> Result<Option<Self>, String> {
-        config::admin_socket(path).map(|found| found.map(Self)).map_err(|error| error.to_string())
+        config::admin_socket(path).map(|found| found.map(Self::socket)).map_err(|error| error.to_string())
     }
 
     /// Asks: the answer's body as JSON.
     pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Failed> {
         let (status, body) = self.exchange(method, path, body).map_err(|error| {
-            let socket = self.0.display();
             let next = match error.kind() {
+                io::ErrorKind::InvalidData if self.tls.is_some() => {
+                    "--ca is to be the authority of the gateway's certificate, --cert one that it trusts"
+                }
                 io::ErrorKind::PermissionDenied => {
                     "call as root or as the gateway's own user, or see [admin]"
                 }
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is the gateway running?",
                 _ => "see the gateway's log",
             };
-            Failed::Unreachable(format!("cannot ask {socket}: {error}; {next}"))
+            Failed::Unreachable(format!("cannot ask {self}: {error}; {next}"))
         })?;
-        let no_json = || Failed::Unreachable(format!("{} answers with no JSON", self.0.display()));
+        let no_json = || Failed::Unreachable(format!("{self} answers with no JSON"));
         let body: Value = serde_json::from_str(&body).map_err(|_| no_json())?;
         if (200..300).contains(&status) { Ok(body) } else { Err(Failed::Refused(body)) }
     }
 
     fn exchange(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<(u16, String)> {
-        let mut connection = Connection::open(&Server::Unix(self.0.clone()))?;
+        let connection = Connection::open(&self.server)?;
         let body = body.map(ToString::to_string).unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: tidegate\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        connection.write_all(head.as_bytes())?;
-        connection.write_all(body.as_bytes())?;
-        let mut answer = Vec::new();
-        connection.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
+        let answer = match &self.tls {
+            Some(tls) => converse(tls.over(connection)?, &head, &body)?,
+            None => converse(connection, &head, &body)?,
+        };
         let broken = || io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP response");
         super::client::page(&answer).ok_or_else(broken)
     }
 }
 
+/// Sends a request and reads what comes until the end.
+fn converse(mut connection: impl Read + Write, head: &str, body: &str) -> io::Result<Vec<u8>> {
+    connection.write_all(head.as_bytes())?;
+    connection.write_all(body.as_bytes())?;
+    connection.flush()?;
+    let mut answer = Vec::new();
+    connection.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
 /// What the gateway says of a refusal: the detail, and each mistake.
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let problem = match self {
             Self::Unreachable(complaint) => return f.write_str(complaint),
             Self::Refused(problem) => problem,

@@ -20,6 +20,7 @@ mod run;
 mod sandbox;
 mod serve;
 mod status;
+mod tls;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ use super::end::End;
 use super::output::complain;
 use super::{ConfigArgs, Outcome};
 use crate::app::{App, Happened, Running, StartError};
+use crate::audit::By;
 use crate::config::{self, ConfigError, Fingerprint};
 use crate::error_chain;
 use crate::logging::LogLevel;
@@ -112,7 +113,7 @@ async fn run_until_told(
             happened = running.happening() => match happened {
                 Happened::Broken(error) => return Err(Ended::Broken(error)),
                 // Whoever asked may have left meanwhile.
-                Happened::Order(order) => drop(order.done.send(reload(reloader, Some(order.by)).await)),
+                Happened::Order(order) => drop(order.done.send(reload(reloader, Some(&order.by)).await)),
             },
         }
     }
@@ -125,7 +126,7 @@ async fn run_until_told(
     Ok(())
 }
 
-async fn reload(reloader: &mut Reloader, by: Option<u32>) -> Result<Generation, ConfigError> {
+async fn reload(reloader: &mut Reloader, by: Option<&By>) -> Result<Generation, ConfigError> {
     // systemd 253 wants the time beside RELOADING (sd_notify(3)).
     match NotifyState::monotonic_usec_now() {
         Ok(time) => notify(&[NotifyState::Reloading, time]),

@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::admin::Admin;
+use super::Outcome;
+use super::admin::{Admin, AdminArgs};
 use super::healthcheck::{Page, PageArgs};
 use super::output::{complain, harmless, print};
-use super::{ConfigArgs, Outcome};
 use crate::admin::Report;
 use crate::config;
 
@@ -20,7 +20,7 @@ Exit status: 0 ready, 1 not ready or not reachable, 2 usage or config.";
 #[command(after_help = EXAMPLE)]
 pub(super) struct Status {
     #[command(flatten)]
-    config: ConfigArgs,
+    admin: AdminArgs,
     #[command(flatten)]
     page: PageArgs,
     /// Print one JSON object
@@ -30,15 +30,18 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) fn run(self) -> Outcome {
+        if self.admin.is_named() {
+            return self.ask();
+        }
         // The admin socket tells more than the page of the metrics listener, to those who may ask it.
         if !self.page.is_named()
-            && let Ok(path) = config::find(self.config.config.clone())
+            && let Ok(path) = config::find(self.admin.config.config.clone())
             && let Ok(Some(admin)) = Admin::of_config(&path)
             && let Ok(answer) = admin.ask("GET", "/v1/status", None)
         {
-            return self.show(&answer);
+            return show(&answer, self.json);
         }
-        let page = match Page::find(self.page, self.config) {
+        let page = match Page::find(self.page, self.admin.config) {
             Ok(page) => page,
             Err(complaint) => {
                 complain("status", complaint);
@@ -57,23 +60,42 @@ impl Status {
         }
     }
 
-    fn show(&self, answer: &Value) -> Outcome {
-        if self.json {
-            print(format_args!("{answer}\n"));
-        } else if let Ok(report) = serde_json::from_value::<Report>(answer.clone()) {
-            let sandboxes = &answer["sandboxes"];
-            show_lines(&format!(
-                "{report}{} sandboxes of the config, {} added; {} paused, {} expired\n{} tunnels of {} clients\n",
-                sandboxes["config"],
-                sandboxes["run_time"],
-                sandboxes["paused"],
-                sandboxes["expired"],
-                answer["tunnels"],
-                answer["clients"]
-            ));
+    /// Asks the gateway that the command line names, and no other.
+    fn ask(self) -> Outcome {
+        let Self { admin, json, .. } = self;
+        let admin = match admin.find() {
+            Ok(admin) => admin,
+            Err(complaint) => {
+                complain("status", complaint);
+                return Outcome::Usage;
+            }
+        };
+        match admin.ask("GET", "/v1/status", None) {
+            Ok(answer) => show(&answer, json),
+            Err(failed) => {
+                complain("status", failed);
+                Outcome::Failed
+            }
         }
-        if answer["ready"] == true { Outcome::Done } else { Outcome::Failed }
     }
+}
+
+fn show(answer: &Value, json: bool) -> Outcome {
+    if json {
+        print(format_args!("{answer}\n"));
+    } else if let Ok(report) = serde_json::from_value::<Report>(answer.clone()) {
+        let sandboxes = &answer["sandboxes"];
+        show_lines(&format!(
+            "{report}{} sandboxes of the config, {} added; {} paused, {} expired\n{} tunnels of {} clients\n",
+            sandboxes["config"],
+            sandboxes["run_time"],
+            sandboxes["paused"],
+            sandboxes["expired"],
+            answer["tunnels"],
+            answer["clients"]
+        ));
+    }
+    if answer["ready"] == true { Outcome::Done } else { Outcome::Failed }
 }
 
 fn show_lines(text: &str) {

@@ -10,7 +10,11 @@ use policy::file::{Config, Item, Read, Spot, quoted};
 use super::tls::Files;
 
 /// The keys of the table.
-pub(super) const KEYS: &[&str] = &["proxy", "dns", "metrics", "admin", "tls"];
+pub(super) const KEYS: &[&str] = &["proxy", "dns", "metrics", "admin", "tls", "admin_https"];
+
+/// The keys of `[listen.admin_https]`.
+pub(super) const ADMIN_HTTPS_KEYS: &[&str] =
+    &["address", "cert_file", "key_file", "client_ca_file", "client_crl_files"];
 
 /// The `[listen]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub struct Listen {
     pub metrics: Option<SocketAddr>,
     /// The admin socket's path.
     pub admin: Option<PathBuf>,
+    /// Where the admin API is served over TCP.
+    pub admin_https: Option<SocketAddr>,
 }
 
 /// One place to listen, with its name in policy.
@@ -72,6 +78,9 @@ pub(super) struct Beside<'a> {
     tls: Option<Spot<'a>>,
     /// The files of `[listen.tls]`, which are read by whoever serves them.
     pub(super) files: Option<Files>,
+    admin_https: Option<Spot<'a>>,
+    /// Those of `[listen.admin_https]`.
+    pub(super) admin_files: Option<Files>,
 }
 
 impl Listen {
@@ -87,15 +96,24 @@ impl Listen {
         let admin = table.take("admin").and_then(|item| admin(&item, &proxy));
         let tls = table.take("tls");
         let files = tls.as_ref().and_then(Files::read);
+        let admin_item = table.take("admin_https");
+        let (admin_https, admin_files) = admin_item.as_ref().map(admin_https).unwrap_or_default();
         table.finish();
-        let beside =
-            Beside { metrics: spot(&metrics_item), proxy: spot(&proxy_item), tls: spot(&tls), files };
-        (Self { proxy, dns, metrics, admin }, beside)
+        let beside = Beside {
+            metrics: spot(&metrics_item),
+            proxy: spot(&proxy_item),
+            tls: spot(&tls),
+            files,
+            admin_https: spot(&admin_item),
+            admin_files,
+        };
+        (Self { proxy, dns, metrics, admin, admin_https }, beside)
     }
 
     /// Checks what the policy says against the listeners that there are.
     pub(super) fn check(&self, beside: &Beside<'_>, read: &Read<'_>) {
         self.check_tls(beside, read);
+        self.check_admin(beside, read);
         for (name, spot) in &read.listeners {
             if !self.all().any(|listener| listener.name == *name) {
                 let known: Vec<_> = self.all().map(|listener| format!("\"{}\"", listener.name)).collect();
@@ -130,9 +148,25 @@ impl Listen {
     /// The first of these ports of loopback that is one of the gateway's own.
     #[must_use]
     pub fn taken(&self, ports: &[SocketAddr]) -> Option<SocketAddr> {
-        let is_own =
-            |port: &&SocketAddr| self.inbounds().chain(self.metrics).any(|bound| takes(bound, **port));
+        let is_own = |port: &&SocketAddr| {
+            self.inbounds().chain(self.metrics).chain(self.admin_https).any(|bound| takes(bound, **port))
+        };
         ports.iter().find(is_own).copied()
+    }
+
+    /// Checks that no sandbox can dial the admin listener: through the gateway none can, since every address of this host is
+    /// `gateway_address`.
+    fn check_admin(&self, beside: &Beside<'_>, read: &Read<'_>) {
+        let (Some(spot), Some(address)) = (&beside.admin_https, self.admin_https) else { return };
+        if self.inbounds().chain(self.metrics).any(|bound| bound == address) {
+            spot.mistake("another listener has this address", "give the admin listener a port of its own");
+        }
+        if self.is_in_reach(address, read) {
+            spot.mistake(
+                "sandboxes that are known by their source address would reach the admin listener",
+                "use an address of a network without sandboxes, or the admin socket",
+            );
+        }
     }
 
     /// Checks that what speaks TLS has a certificate, and that those are asked for certificates who are known by them.
@@ -275,6 +309,27 @@ fn admin(item: &Item<'_>, proxy: &[Listener]) -> Option<PathBuf> {
         return None;
     }
     Some(path)
+}
+
+/// The admin listener. Who calls is told by certificates alone there.
+fn admin_https(item: &Item<'_>) -> (Option<SocketAddr>, Option<Files>) {
+    let Some(mut table) = item.table() else { return (None, None) };
+    let hint = "write address = \"10.9.0.1:9443\", of a network without sandboxes";
+    let found = table.require("address", hint).and_then(|item| Some((address(item.string()?, &item)?, item)));
+    if let Some((found, item)) = &found
+        && found.ip().is_unspecified()
+    {
+        item.mistake("the admin listener would be open on every network of this host", hint);
+    }
+    let files = Files::take(&mut table);
+    table.finish();
+    if files.as_ref().is_some_and(|files| !files.asks_for_certificates()) {
+        item.mistake(
+            "without client_ca_file everybody could call",
+            "name the authorities of the callers' certificates",
+        );
+    }
+    (found.map(|(address, _)| address), files)
 }
 
 fn metrics(item: &Item<'_>) -> Option<SocketAddr> {

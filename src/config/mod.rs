@@ -79,22 +79,28 @@ pub struct Beside {
     pub lists: Lists,
     /// What TLS listeners are made of.
     pub tls: Option<Tls>,
+    /// What the admin listener is made of.
+    pub admin_tls: Option<Tls>,
 }
 
 impl Beside {
     /// Where all of it is read from.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.lists.paths().chain(self.tls.iter().flat_map(Tls::paths))
+        self.lists.paths().chain(self.of_tls().flat_map(Tls::paths))
     }
 
     /// What the files were when they were read.
     pub(crate) fn seen(&self) -> impl Iterator<Item = &Fingerprint> {
-        self.lists.seen().chain(self.tls.iter().flat_map(Tls::seen))
+        self.lists.seen().chain(self.of_tls().flat_map(Tls::seen))
     }
 
     /// What the files are now.
     pub(crate) fn look(&self) -> Vec<Fingerprint> {
-        self.lists.look().into_iter().chain(self.tls.iter().flat_map(Tls::look)).collect()
+        self.lists.look().into_iter().chain(self.of_tls().flat_map(Tls::look)).collect()
+    }
+
+    fn of_tls(&self) -> impl Iterator<Item = &Tls> {
+        self.tls.iter().chain(&self.admin_tls)
     }
 }
 
@@ -211,7 +217,9 @@ fn parse(
     let read = policy::file::read(&mut top, now, local, &mut list, invocation);
     listen.check(&beside_listen, &read);
     let tls = beside_listen.files.take().and_then(|files| files.load(before.tls.as_ref(), top.report()));
-    let beside = Beside { lists, tls };
+    let admin_files = beside_listen.admin_files.take();
+    let admin_tls = admin_files.and_then(|files| files.load(before.admin_tls.as_ref(), top.report()));
+    let beside = Beside { lists, tls, admin_tls };
     let host_ports = read.host_ports.iter().map(|(port, _)| *port).collect();
     let sockets = read.sockets.into_iter().map(|(socket, _)| socket).collect();
     let policy = Arc::new(read.policy);
@@ -288,6 +296,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let own = [
         ("listen", listen::KEYS),
         ("listen.tls", tls::KEYS),
+        ("listen.admin_https", listen::ADMIN_HTTPS_KEYS),
         ("dns", dns::KEYS),
         ("admin", admin::KEYS),
         ("admin.tenant.NAME", admin::TENANT_KEYS),

@@ -121,6 +121,23 @@ fn mistakes_say_where_and_what() {
             "[listen]\nproxy = [\"unix:/r/p.sock\"]\nadmin = \"unix:/r/a.sock\"",
             "f:3:9: it stands in the folder of a sandbox's socket, which is mounted whole (listen.admin)",
         ),
+        (
+            "[listen]\nproxy = [\"https://127.0.0.1:1\"]",
+            "f:2:9: an https listener needs a certificate (listen.proxy)",
+        ),
+        ("[listen]\ndns = [\"https://127.0.0.1:1\"]", "f:2:8: DNS is not served over TLS (listen.dns[0])"),
+        (
+            "[sandbox.s]\nidentify = [{ cn = \"a\" }]",
+            "f:2:13: no listener asks its clients for certificates (sandbox.s.identify[0])",
+        ),
+        (
+            "[listen]\nproxy = [\"127.0.0.1:1\"]\n[sandbox.s]\nidentify = [{ listener = \"127.0.0.1:1\", cn = \"a\" }]",
+            "f:4:13: clients of this listener show no certificate (sandbox.s.identify[0])",
+        ),
+        (
+            "[admin]\nreader_certificates = [\"*.example.com\"]",
+            "f:2:24: `*.example.com`: the host name has a character that host names do not have (admin.reader_certificates[0])",
+        ),
         ("[admin]\nreaders = [7]\noperators = [7]", "f:3:14: uid 7 has a role already (admin.operators[0])"),
         ("[dns]\nupstreams = []", "f:2:13: the list is empty, so no name could be resolved (dns.upstreams)"),
         ("[dns]\nupstreams = [\"192.0.2.1\"]", "f:2:14: `192.0.2.1` is no upstream (dns.upstreams[0])"),
@@ -243,4 +260,42 @@ fn a_host_port_is_none_of_the_listeners_in_use() {
     let in_use = read("[listen]\nproxy = [\"0.0.0.0:3128\"]\n").expect("a config").listen;
     assert_eq!(in_use.taken(&changed.host_ports), "127.0.0.1:3128".parse().ok());
     assert_eq!(changed.listen.taken(&changed.host_ports), None);
+}
+
+#[test]
+fn the_admin_listener_is_out_of_reach_and_asks_for_certificates() {
+    let with = |address: &str, more: &str, rest: &str| {
+        let files = "cert_file = \"/none/c\"\nkey_file = \"/none/k\"";
+        read(&format!("{rest}\n[listen.admin_https]\naddress = {address:?}\n{files}\n{more}"))
+            .expect_err("no files")
+            .join("\n")
+    };
+    let ca = "client_ca_file = \"/none/a\"";
+    for (address, more, rest, told) in [
+        ("0.0.0.0:9443", ca, "", "the admin listener would be open on every network of this host"),
+        ("admin.example:9443", ca, "", "`admin.example:9443` is no address with a port"),
+        ("10.9.0.1:9443", "", "", "without client_ca_file everybody could call"),
+        ("10.9.0.1:9443", ca, "[listen]\nproxy = [\"10.9.0.1:9443\"]", "another listener has this address"),
+        (
+            "10.9.0.1:9443",
+            ca,
+            "[listen]\nproxy = [\"10.9.0.1:3128\"]\n[sandbox.s]\nidentify = [{ source = \"10.1.0.0/16\" }]",
+            "sandboxes that are known by their source address would reach the admin listener",
+        ),
+        (
+            "10.9.0.1:9443",
+            ca,
+            "[sandbox.s]\nidentify = [{ source = \"10.9.0.0/16\" }]",
+            "sandboxes that are known by their source address would reach the admin listener",
+        ),
+        (
+            "127.0.0.1:9443",
+            ca,
+            "[internal.a]\nhost = \"a.corp.example\"\nhost_port = \"127.0.0.1:9443\"",
+            "127.0.0.1:9443 is a listener of the gateway itself",
+        ),
+    ] {
+        let mistakes = with(address, more, rest);
+        assert!(mistakes.contains(told), "{told}: {mistakes}");
+    }
 }

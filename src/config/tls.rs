@@ -1,4 +1,5 @@
-//! `[listen.tls]`: the certificate of TLS listeners and whose clients they take, and the files that hold them.
+//! `[listen.tls]` and `[listen.admin_https]`: the certificate of TLS listeners and whose clients they take, and the files that
+//! hold them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,8 +37,15 @@ impl Files {
     /// Reads the table. Mistakes are reported; without certificate or key there is none.
     pub(super) fn read(item: &Item<'_>) -> Option<Self> {
         let mut table = item.table()?;
-        let cert = required(&mut table, "cert_file", "write cert_file = \"/etc/tidegate/tls/proxy.pem\"");
-        let key = required(&mut table, "key_file", "write key_file = \"/etc/tidegate/tls/proxy.key\"");
+        let files = Self::take(&mut table);
+        table.finish();
+        files
+    }
+
+    /// Takes the files out of a table that may hold more.
+    pub(super) fn take(table: &mut Table<'_>) -> Option<Self> {
+        let cert = required(table, "cert_file", "write cert_file = \"/etc/tidegate/tls/proxy.pem\"");
+        let key = required(table, "key_file", "write key_file = \"/etc/tidegate/tls/proxy.key\"");
         let client_ca = table.take("client_ca_file").and_then(|item| path(item.string()?, &item));
         let crls = table.take("client_crl_files");
         let listed = crls.as_ref().and_then(Item::strings).unwrap_or_default();
@@ -56,7 +64,6 @@ impl Files {
                 );
             }
         }
-        table.finish();
         Some(Self { cert: cert?, key: key?, client_ca, client_crls })
     }
 

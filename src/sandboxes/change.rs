@@ -17,7 +17,7 @@ use super::record::{Added, Record, Tunnels};
 use super::span::Span;
 use super::table::{self, Names, Table};
 use super::{Sandboxes, Store, in_force};
-use crate::audit::{Notice, SandboxChange};
+use crate::audit::{By, Notice, SandboxChange};
 
 /// How many may be remembered. Each costs a file, and a few kilobytes of memory.
 const MOST: usize = 50_000;
@@ -63,7 +63,7 @@ impl Sandboxes {
         self: &Arc<Self>,
         id: Option<SandboxId>,
         change: Change,
-        by: u32,
+        by: &By,
         span: &Span,
     ) -> Result<(SandboxId, Option<String>), Refusal> {
         let _turn = self.turn.lock().await;
@@ -88,7 +88,7 @@ impl Sandboxes {
         let added = Added {
             table,
             at: now.nanos(),
-            by,
+            by: by.clone(),
             ends: change.ttl.flatten().map(|ttl| end(now, ttl)),
             idle_timeout_ms: change.idle_timeout.flatten().map(millis),
             folders: Vec::new(),
@@ -110,7 +110,7 @@ impl Sandboxes {
         self: &Arc<Self>,
         id: &SandboxId,
         change: Change,
-        by: u32,
+        by: &By,
         span: &Span,
     ) -> Result<Option<String>, Refusal> {
         let _turn = self.turn.lock().await;
@@ -156,7 +156,7 @@ impl Sandboxes {
         self: &Arc<Self>,
         id: &SandboxId,
         tunnels: Tunnels,
-        by: u32,
+        by: &By,
         span: &Span,
     ) -> Result<(), Refusal> {
         self.turn_to(id, Some(tunnels), by, span).await
@@ -166,7 +166,7 @@ impl Sandboxes {
     ///
     /// # Errors
     /// Why nothing was changed.
-    pub async fn resume(self: &Arc<Self>, id: &SandboxId, by: u32, span: &Span) -> Result<(), Refusal> {
+    pub async fn resume(self: &Arc<Self>, id: &SandboxId, by: &By, span: &Span) -> Result<(), Refusal> {
         self.turn_to(id, None, by, span).await
     }
 
@@ -174,7 +174,7 @@ impl Sandboxes {
         self: &Arc<Self>,
         id: &SandboxId,
         paused: Option<Tunnels>,
-        by: u32,
+        by: &By,
         span: &Span,
     ) -> Result<(), Refusal> {
         let _turn = self.turn.lock().await;
@@ -192,7 +192,7 @@ impl Sandboxes {
     ///
     /// # Errors
     /// Why it was not removed.
-    pub async fn remove(self: &Arc<Self>, id: &SandboxId, by: u32, span: &Span) -> Result<(), Refusal> {
+    pub async fn remove(self: &Arc<Self>, id: &SandboxId, by: &By, span: &Span) -> Result<(), Refusal> {
         let _turn = self.turn.lock().await;
         self.held(|held| held.added(id, span).map(|_| ()))?;
         self.remove_known(id, by).await
@@ -202,7 +202,7 @@ impl Sandboxes {
     ///
     /// # Errors
     /// Why one was not removed; those before it were.
-    pub async fn clean_up(self: &Arc<Self>, by: u32, span: &Span) -> Result<Vec<SandboxId>, Refusal> {
+    pub async fn clean_up(self: &Arc<Self>, by: &By, span: &Span) -> Result<Vec<SandboxId>, Refusal> {
         let _turn = self.turn.lock().await;
         let over = self.held(|held| {
             let over = held.entries.iter().filter(|(_, entry)| entry.record.over);
@@ -215,7 +215,7 @@ impl Sandboxes {
         Ok(over)
     }
 
-    async fn remove_known(&self, id: &SandboxId, by: u32) -> Result<(), Refusal> {
+    async fn remove_known(&self, id: &SandboxId, by: &By) -> Result<(), Refusal> {
         let (store, gone) = (self.store()?, id.clone());
         on_disk(move || store.remove(&gone)).await?;
         let before = in_force(&self.parts.gate.policy(), id);
@@ -284,7 +284,7 @@ impl Sandboxes {
         entry: Entry,
         policy: Policy,
         change: SandboxChange<'_>,
-        by: u32,
+        by: &By,
     ) -> Result<(), Refusal> {
         let (record, id) = (entry.record.clone(), entry.record.id.clone());
         // A sandbox of the config that goes on has nothing to be remembered.
@@ -303,7 +303,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    pub(super) async fn note(&self, sandbox: &Sandbox, change: SandboxChange<'_>, by: Option<u32>) {
+    pub(super) async fn note(&self, sandbox: &Sandbox, change: SandboxChange<'_>, by: Option<&By>) {
         // The change is made; a lost line is told by the audit itself.
         let _ = self.parts.audit.note(Notice::Sandbox { sandbox, change, by }).await;
     }

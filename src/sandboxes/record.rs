@@ -7,6 +7,8 @@ use policy::{SandboxId, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::audit::By;
+
 /// The record, version 1. Fields are only ever added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -32,8 +34,8 @@ pub struct Added {
     pub table: Map<String, Value>,
     /// When, in nanoseconds since 1970.
     pub at: u64,
-    /// The uid of who added it.
-    pub by: u32,
+    /// Who added it.
+    pub by: By,
     /// When its time is over, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<u64>,

@@ -11,6 +11,7 @@
 mod support;
 
 mod admin;
+mod admin_https;
 mod attach;
 mod audit;
 mod bridge;

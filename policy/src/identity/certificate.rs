@@ -57,6 +57,16 @@ impl Certificate {
         self.withdrawn.load(Ordering::SeqCst)
     }
 
+    /// Whether it has this URI, or this DNS name.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.names.iter().any(|held| match held {
+            Presented::Spiffe(uri) => **uri == *name,
+            Presented::Dns(host) => host.as_str() == name,
+            Presented::Cn(_) | Presented::Token(_) => false,
+        })
+    }
+
     /// Its names, each as an entry would ask for it.
     pub(crate) fn names(&self) -> &[Presented] {
         &self.names

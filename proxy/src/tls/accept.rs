@@ -1,18 +1,13 @@
-//! The handshake with a client of a TLS listener, and what is said to one that does not come through it.
+//! A client of a TLS listener: its handshake, and what is said and noted where it does not come through.
 
-use std::cell::RefCell;
-use std::io;
 use std::sync::Arc;
 
 use dns::clock::now;
 use policy::{Ask, Certificate, Decision, Inbound, Peer, Reason};
-use rustls::Error;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsAcceptor;
 
-use super::material::{SEEN, Seen};
-use super::stream::TlsStream;
+use super::handshake::Shaken;
 use super::trust::Trust;
 use crate::connection::Connection;
 use crate::gateway::Client;
@@ -44,18 +39,13 @@ async fn enter(trust: Arc<Trust>, tcp: TcpStream, peer: Peer, client: Client) ->
         turn_away(connection, first).await;
         return None;
     }
-    let material = trust.material();
-    let handshake = TlsAcceptor::from(material.server()).accept(tcp);
-    let seen = RefCell::new(Seen::default());
-    let noted = SEEN.scope(seen, async {
-        let outcome = timeout_at(deadline, handshake).await;
-        (outcome, SEEN.with(RefCell::take))
-    });
-    let (outcome, seen) = noted.await;
-    let session = match outcome {
-        Ok(Ok(session)) => session,
-        Ok(Err(error)) => {
-            refuse(&client, peer, &error, seen).await;
+    let shaken = match timeout_at(deadline, trust.shake_hands(tcp)).await {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(failed)) => {
+            trust.tell(&failed, &peer.listener, peer.address);
+            if failed.is_about_certificate() {
+                note_stranger(&client, peer).await;
+            }
             return None;
         }
         Err(_) => {
@@ -63,16 +53,12 @@ async fn enter(trust: Arc<Trust>, tcp: TcpStream, peer: Peer, client: Client) ->
             return None;
         }
     };
-    let peer = match (session.get_ref().1.peer_certificates(), seen.read) {
-        (Some(chain), Some(read)) => match trust.admit(chain, read.names, &material) {
-            Some(certificate) => peer.certified(certificate),
-            None => peer.certified(Certificate::untrusted()),
-        },
-        (_, None) if material.asks_for_certificates() => peer.certified(Certificate::untrusted()),
-        (..) => peer,
+    let Shaken { stream, certificate } = shaken;
+    let peer = match certificate {
+        Some(certificate) => peer.certified(certificate),
+        None => peer,
     };
-    let stream = Stream::Tls(Box::new(TlsStream::new(session)));
-    Some(Connection { stream, peer, client, captured_at: None })
+    Some(Connection { stream: Stream::Tls(Box::new(stream)), peer, client, captured_at: None })
 }
 
 /// Answers a client that does not speak TLS in what it may speak.
@@ -90,28 +76,9 @@ async fn turn_away(connection: Connection, first: [u8; 1]) {
 }
 
 /// Puts a client whose certificate is missing or not trusted on record: it is nobody, wherever it comes from. The alert has
-/// told it why. Any other failure is one of the protocol, and nothing was attempted.
-async fn refuse(client: &Client, peer: Peer, error: &io::Error, seen: Seen) {
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
-    let Some(cause @ (Error::InvalidCertificate(_) | Error::NoCertificatesPresented)) = cause else {
-        tracing::debug!(client = ?peer.address, %error, "a TLS handshake failed");
-        return;
-    };
+/// told it why.
+async fn note_stranger(client: &Client, peer: Peer) {
     let gate = &client.gateway().gate;
-    let Seen { read, why } = seen;
-    let (serial, called) = match read {
-        Some(read) => (read.serial, Certificate::new(read.names).to_string()),
-        None => Default::default(),
-    };
-    let listener = &peer.listener;
-    match why {
-        Some(why) => {
-            tracing::warn!(%listener, client = ?peer.address, why, "a client certificate is refused");
-        }
-        None => {
-            tracing::warn!(%listener, client = ?peer.address, error = %cause, serial, certificate = ?called, "a client certificate is refused");
-        }
-    }
     let stranger = peer.certified(Certificate::untrusted());
     let attempt = gate.attempt(now(), &stranger, Inbound::Http, Ask::unreadable(&[]));
     if let Decision::Deny(denial) = gate.check(attempt) {

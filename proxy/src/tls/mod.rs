@@ -10,12 +10,14 @@
 //! (RFC 8446 section 4.6.1 leaves that to the server). Nor is there early data.
 
 mod accept;
+mod handshake;
 mod material;
 mod names;
 mod stream;
 mod trust;
 
 pub(crate) use self::accept::serve;
+pub use self::handshake::{Failed, Shaken};
 pub use self::material::{BadMaterial, Clients, Material};
 pub use self::stream::TlsStream;
 pub use self::trust::Trust;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dns::limits::Bucket;
 use policy::Certificate;
 use policy::identity::CertificateNames;
 use ring::digest::{Context, SHA256};
@@ -21,6 +22,8 @@ type Digest = [u8; 32];
 /// What TLS listeners share.
 pub struct Trust {
     held: Mutex<Held>,
+    /// What was told of those who are not trusted.
+    told: Bucket,
 }
 
 struct Held {
@@ -41,7 +44,8 @@ impl Trust {
     /// Puts the first material in force.
     #[must_use]
     pub fn new(material: Arc<Material>) -> Arc<Self> {
-        Arc::new(Self { held: Mutex::new(Held { material, shown: HashMap::new(), most: CLEANED_UP_AT }) })
+        let held = Held { material, shown: HashMap::new(), most: CLEANED_UP_AT };
+        Arc::new(Self { held: Mutex::new(held), told: Bucket::default() })
     }
 
     /// The material in force.
@@ -102,6 +106,10 @@ impl Trust {
         let shown = Shown { certificate: Arc::downgrade(&certificate), chain: chain.into(), at: now };
         held.shown.insert(digest, shown);
         Some(certificate)
+    }
+
+    pub(super) const fn told(&self) -> &Bucket {
+        &self.told
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

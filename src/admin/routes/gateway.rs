@@ -62,7 +62,7 @@ pub(super) fn ready(asked: &Asked<'_>) -> Response<Full<Bytes>> {
 }
 
 pub(super) async fn reload(asked: &Asked<'_>) -> Answer {
-    match asked.api.reload(asked.caller.uid).await {
+    match asked.api.reload(asked.caller.by.clone()).await {
         Some(Ok(generation)) => Ok(json(StatusCode::OK, &Reloaded { policy_generation: generation.get() })),
         Some(Err(error)) => {
             let detail = format!("the old policy stays in force; {}", error.brief());

@@ -123,7 +123,7 @@ pub(super) async fn answer(
         };
     };
     if !caller.role.is_enough(route.need) {
-        let detail = format!("uid {} has no such role; [admin] of the config gives roles", caller.uid);
+        let detail = format!("{} has no such role; [admin] of the config gives roles", caller.by);
         return Problem::new(Code::NotPermitted, detail).into_response();
     }
     let asked = Asked { api, caller, name, query: head.uri.query().unwrap_or_default(), upgrade };

@@ -53,7 +53,12 @@ pub(super) fn open(asked: Asked<'_>) -> Answer {
             format!("there is no [sandbox.{sandbox}] in the policy in force"),
         ));
     };
-    let uid = asked.caller.uid;
+    let Some(uid) = asked.caller.by.uid() else {
+        return Err(Problem::new(
+            Code::NotPermitted,
+            "a namespace is handed over on the host, by the admin socket",
+        ));
+    };
     if !table.owners.contains(&uid) {
         let detail = format!("uid {uid} may not: write owners = [{uid}] in [sandbox.{sandbox}]");
         return Err(Problem::new(Code::NotPermitted, detail));

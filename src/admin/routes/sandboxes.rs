@@ -38,6 +38,8 @@ struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     created_by: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    created_by_certificate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idle_timeout: Option<String>,
@@ -202,17 +204,17 @@ pub(super) async fn add(asked: &Asked<'_>, body: Incoming) -> Answer {
         }
     };
     let change = change(table)?;
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
-    let (id, token) = carried(async move { sandboxes.add(id, change, by, &span).await }).await?;
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
+    let (id, token) = carried(async move { sandboxes.add(id, change, &by, &span).await }).await?;
     Ok(json(StatusCode::CREATED, &Told { sandbox: asked.record(&id)?, token }))
 }
 
 pub(super) async fn update(asked: &Asked<'_>, body: Incoming) -> Answer {
     let id = asked.named()?;
     let change = change(Asked::read(body).await?)?;
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
     let name = id.clone();
-    let token = carried(async move { sandboxes.update(&name, change, by, &span).await }).await?;
+    let token = carried(async move { sandboxes.update(&name, change, &by, &span).await }).await?;
     Ok(json(StatusCode::OK, &Told { sandbox: asked.record(&id)?, token }))
 }
 
@@ -237,25 +239,25 @@ fn span(key: &str, value: &Value) -> Result<Option<Duration>, Problem> {
 pub(super) async fn pause(asked: &Asked<'_>, body: Incoming) -> Answer {
     let id = asked.named()?;
     let Pause { tunnels } = Asked::read_or_default(body).await?;
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
     let name = id.clone();
-    carried(async move { sandboxes.pause(&name, tunnels, by, &span).await }).await?;
+    carried(async move { sandboxes.pause(&name, tunnels, &by, &span).await }).await?;
     Ok(json(StatusCode::OK, &asked.record(&id)?))
 }
 
 pub(super) async fn resume(asked: &Asked<'_>) -> Answer {
     let id = asked.named()?;
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
     let name = id.clone();
-    carried(async move { sandboxes.resume(&name, by, &span).await }).await?;
+    carried(async move { sandboxes.resume(&name, &by, &span).await }).await?;
     Ok(json(StatusCode::OK, &asked.record(&id)?))
 }
 
 pub(super) async fn remove(asked: &Asked<'_>) -> Answer {
     let id = asked.named()?;
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
     let name = id.clone();
-    carried(async move { sandboxes.remove(&name, by, &span).await }).await?;
+    carried(async move { sandboxes.remove(&name, &by, &span).await }).await?;
     Ok(json(StatusCode::OK, &Removed { removed: vec![id.to_string()] }))
 }
 
@@ -264,8 +266,8 @@ pub(super) async fn clean_up(asked: &Asked<'_>) -> Answer {
     if asked.parameter("state") != Some(State::Expired.as_str()) {
         return Err(Problem::new(Code::BadRequest, "write ?state=expired; one sandbox is /v1/sandboxes/ID"));
     }
-    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.uid);
-    let removed = carried(async move { sandboxes.clean_up(by, &span).await }).await?;
+    let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
+    let removed = carried(async move { sandboxes.clean_up(&by, &span).await }).await?;
     Ok(json(StatusCode::OK, &Removed { removed: removed.iter().map(ToString::to_string).collect() }))
 }
 
@@ -304,6 +306,7 @@ impl Record {
             labels: BTreeMap::new(),
             created: None,
             created_by: None,
+            created_by_certificate: None,
             expires: None,
             idle_timeout: None,
             clash: None,
@@ -323,7 +326,8 @@ impl Record {
             }
             if let Some(added) = &remembered.added {
                 record.created = Some(Timestamp::from_nanos(added.at).to_string());
-                record.created_by = Some(added.by);
+                record.created_by = added.by.uid();
+                record.created_by_certificate = added.by.certificate().map(str::to_owned);
                 record.expires = added.ends.map(|ends| Timestamp::from_nanos(ends).to_string());
                 record.idle_timeout = added.idle_timeout_ms.map(Duration::from_millis).map(duration::show);
                 record.table = Some(added.table.clone());

@@ -90,7 +90,7 @@ pub(super) async fn end(asked: &Asked<'_>) -> Answer {
         return Err(Problem::new(Code::NotFound, "no open tunnel has this id; it may have ended"));
     };
     let change = SandboxChange::EndTunnel { id: asked.name };
-    let notice = Notice::Sandbox { sandbox: &sandbox, change, by: Some(asked.caller.uid) };
+    let notice = Notice::Sandbox { sandbox: &sandbox, change, by: Some(&asked.caller.by) };
     // Ended is ended: a lost line is told by the audit itself.
     let _ = core.audit.note(notice).await;
     Ok(json(StatusCode::OK, &serde_json::json!({ "id": asked.name })))
