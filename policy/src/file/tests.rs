@@ -680,6 +680,7 @@ fn the_list_of_keys_is_what_the_readers_know() {
         let header = table.replace("NAME", "a");
         let text = match *table {
             "policy.NAME.rule" => "[[policy.a.rule]]\nzzzzzzzz = 1".to_owned(),
+            "policy.NAME.rule.limits" => "[[policy.a.rule]]\nlimits = { zzzzzzzz = 1 }".to_owned(),
             "sandbox.NAME.identify" => "[sandbox.a]\nidentify = [{ zzzzzzzz = 1 }]".to_owned(),
             _ => format!("[{header}]\nzzzzzzzz = 1"),
         };
