@@ -480,9 +480,13 @@ async fn streams(config: &Config, resolver: &dns::Resolver) -> Result<proxy::Con
         }
         None => None,
     };
+    // Without an admin socket nobody could answer.
+    let admin = config.listen.admin.as_ref();
+    let approvers = admin.map_or(proxy::Approvers::Nobody, |_| proxy::Approvers::Somebody);
     Ok(proxy::Config {
         timeouts: config.timeouts,
         upstream,
+        approvers,
         clients: proxy::config::Clients(descriptors::clients()),
     })
 }

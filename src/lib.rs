@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod app;
+mod approvals;
 pub mod audit;
 pub mod cli;
 pub mod config;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dns::{Addresses, LookupError, Resolver};
+use policy::approval::Approvals;
 use policy::file::{self, Document};
 use policy::identity::{Evidence, Identities};
 use policy::{
@@ -35,17 +36,19 @@ pub(crate) async fn resolve(
     resolver: &Resolver,
     policy: &Policy,
     local: Arc<LocalAddresses>,
+    approvals: Arc<Approvals>,
     sandbox: &SandboxId,
     ask: Ask,
 ) -> Option<Result<Addresses, LookupError>> {
     let mut alone = policy.clone();
     alone.identities = Identities::new([(sandbox, &Evidence::Default)]);
-    let gate = Arc::new(Gate::new(Arc::new(alone), local, Arc::new(Unrecorded), 0));
+    let gate = Gate::new(Arc::new(alone), local, Arc::new(Unrecorded), 0);
+    let gate = Arc::new(gate.with_approvals(approvals));
     let peer = Peer::new("explain".into(), None);
     let attempt = gate.attempt(dns::clock::now(), &peer, Inbound::Connect, ask);
     match gate.check(attempt) {
         Decision::Allow(permit) => Some(resolver.lookup(&gate, &permit).await),
-        Decision::Deny(_) => None,
+        Decision::Ask(_) | Decision::Deny(_) => None,
     }
 }
 
@@ -71,7 +74,7 @@ pub(crate) async fn upstream(
         .ok()
         .and_then(|document| file::load(&[document], dns::clock::now(), &local).ok());
     let (Some(policy), Some(id)) = (policy, SandboxId::parse("upstream")) else { return Err(unknown(None)) };
-    match resolve(resolver, &policy, Arc::new(local), &id, Ask::Stream(proxy.clone())).await {
+    match resolve(resolver, &policy, Arc::new(local), Arc::default(), &id, Ask::Stream(proxy.clone())).await {
         Some(Ok(found)) if !found.addresses.is_empty() => {
             Ok(found.addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
         }

@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use policy::{
-    Ask, Attempt, Decision, Denial, Failure, Gate, Hostname, Inbound, Peer, Permit, QType, Reason, Resolved,
-    SandboxId, Unsettled, VettedAddrs,
+    Ask, Attempt, Decision, Denial, Failure, Gate, Generation, Hostname, Inbound, Peer, Pending, Permit,
+    QType, Reason, Resolved, SandboxId, Unsettled, VettedAddrs,
 };
 
 use crate::answer::Answer;
@@ -85,6 +85,8 @@ pub(crate) enum Outcome {
     /// With the extended error that the reply carries.
     Denied(Unsettled<Denial>, Option<u16>),
     Answered(Unsettled<VettedAddrs>, Content),
+    /// What stands for a name that a person must approve.
+    Asked(Unsettled<Pending>, Option<IpAddr>),
     Failed(Unsettled<Failure>, LookupError),
 }
 
@@ -94,6 +96,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Settled {
     Denied(Denial, Option<u16>),
     Answered(VettedAddrs, Content),
+    Asked(Generation, Option<IpAddr>),
     Failed(LookupError),
 }
 
@@ -152,6 +155,7 @@ impl Outcome {
         match self {
             Self::Denied(denial, _) => denial.is_settled(),
             Self::Answered(vetted, _) => vetted.is_settled(),
+            Self::Asked(pending, _) => pending.is_settled(),
             Self::Failed(failure, _) => failure.is_settled(),
         }
     }
@@ -161,6 +165,7 @@ impl Outcome {
         match self {
             Self::Denied(denial, _) => denial.poll_settled(cx),
             Self::Answered(vetted, _) => vetted.poll_settled(cx),
+            Self::Asked(pending, _) => pending.poll_settled(cx),
             Self::Failed(failure, _) => failure.poll_settled(cx),
         }
     }
@@ -171,6 +176,10 @@ impl Outcome {
             Self::Denied(denial, extended) => Settled::Denied(denial.settle().await, extended),
             Self::Answered(vetted, content) => match vetted.settle().await {
                 Ok(vetted) => Settled::Answered(vetted, content),
+                Err(denial) => Settled::Denied(denial, Some(BLOCKED)),
+            },
+            Self::Asked(pending, address) => match pending.settle().await {
+                Ok(pending) => Settled::Asked(pending.generation(), address),
                 Err(denial) => Settled::Denied(denial, Some(BLOCKED)),
             },
             Self::Failed(failure, error) => {
@@ -238,11 +247,13 @@ impl Handler {
         if let Some(forward) = bound::forward(peer, &name, qtype) {
             return Ok(match self.gate.check_reverse(attempt, &forward) {
                 Decision::Allow(permit) => self.deliver(permit, Content::Name(forward), qtype),
+                Decision::Ask(pending) => self.refuse_pending(pending, Reason::ApprovalPending),
                 Decision::Deny(denial) => Outcome::Denied(denial, Some(BLOCKED)),
             });
         }
         let permit = match self.gate.check(attempt) {
             Decision::Allow(permit) => permit,
+            Decision::Ask(pending) => return Ok(self.decide_pending(pending, &name, qtype)),
             Decision::Deny(denial) => return Ok(Outcome::Denied(denial, Some(BLOCKED))),
         };
         let over = self.asked.question(&permit).map_err(|wait| (Reason::LimitRate, wait));
@@ -339,6 +350,10 @@ impl Handler {
         let code = match settled {
             Settled::Denied(denial, extended) => write_denial(query, denial, *extended, transport, out),
             Settled::Answered(vetted, content) => self.write_answer(query, vetted, content, transport, out),
+            Settled::Asked(generation, address) => {
+                write_bound(query, *address, *generation, transport, out);
+                rcode::NOERROR
+            }
             Settled::Failed(error) => {
                 let (code, text) = error.extended();
                 Writer::new(out, query.head, transport, Some(Extended { code, text }))
@@ -370,16 +385,7 @@ impl Handler {
                 writer.synthetic_soa(generation, ANY_TTL);
                 writer.finish(code);
             }
-            Content::Bound(address) => {
-                let mut writer = Writer::new(out, query.head, transport, None);
-                match address {
-                    Some(address) => {
-                        writer.addresses(&[*address], query.qtype.unwrap_or(QType::A), bound::TTL);
-                    }
-                    None => writer.synthetic_soa(generation, DENIAL_TTL),
-                }
-                writer.finish(code);
-            }
+            Content::Bound(address) => write_bound(query, *address, generation, transport, out),
             Content::Name(name) => {
                 let mut data = Vec::with_capacity(name.as_str().len() + 2);
                 write_name(&mut data, name);
@@ -413,6 +419,21 @@ impl Handler {
         }
         code
     }
+}
+
+fn write_bound(
+    query: Query<'_>,
+    address: Option<IpAddr>,
+    generation: Generation,
+    transport: Transport,
+    out: &mut Vec<u8>,
+) {
+    let mut writer = Writer::new(out, query.head, transport, None);
+    match address {
+        Some(address) => writer.addresses(&[address], query.qtype.unwrap_or(QType::A), bound::TTL),
+        None => writer.synthetic_soa(generation, DENIAL_TTL),
+    }
+    writer.finish(rcode::NOERROR);
 }
 
 fn write_denial(

@@ -209,11 +209,23 @@ impl AttemptId {
         let count = u128::from(count & 0xffff_ffff_ffff);
         Self((u128::from(at.millis()) << 80) | (u128::from(run) << 48) | count)
     }
+
+    /// Reads an id as it is written; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        // 26 digits of 5 bits hold two bits more than an id has.
+        let whole = text.len() == 26 && text.as_bytes().first()? <= &b'7';
+        let digit = |byte: u8| ALPHABET.iter().position(|known| *known == byte);
+        let id = text.bytes().try_fold(0_u128, |id, byte| Some(id << 5 | digit(byte)? as u128))?;
+        whole.then_some(Self(id))
+    }
 }
+
+/// Crockford's base 32: no I, L, O and U, which are taken for others.
+const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
         let mut text = [0_u8; 26];
         for (place, slot) in text.iter_mut().rev().enumerate() {
             let digit = (self.0 >> (5 * place)) as usize & 31;
@@ -246,6 +258,8 @@ pub struct Attempt {
     pub peer: Peer,
     /// What is asked for.
     pub ask: Ask,
+    /// The attempt that opened the tunnel in which this one was read, if it was.
+    pub(crate) tunnel: Option<AttemptId>,
     /// The policy generation under which the sandbox was named.
     pub(crate) generation: Generation,
 }
@@ -255,6 +269,13 @@ impl Attempt {
     #[must_use]
     pub fn sandbox(&self) -> Option<&SandboxId> {
         self.who.as_ref().ok()
+    }
+
+    /// The same, as read in the tunnel that another attempt opened: what was approved for that one alone counts here.
+    #[must_use]
+    pub fn inside(mut self, tunnel: AttemptId) -> Self {
+        self.tunnel = Some(tunnel);
+        self
     }
 
     pub(crate) fn identity(&self) -> Result<&SandboxId, Stranger> {
@@ -283,6 +304,18 @@ mod tests {
         ] {
             let id = AttemptId::new(Timestamp::from_secs(secs), run, count);
             assert_eq!((id.to_string().as_str(), format!("{id:?}").as_str()), (text, text));
+            assert_eq!(AttemptId::parse(text), Some(id));
+        }
+        for other in [
+            "",
+            "0",
+            "8000000000000000000000000Z",
+            "80000000000000000000000000",
+            "0000000000000000000000000z",
+            "0000000000000000000000000I",
+            "000000000000000000000000000",
+        ] {
+            assert_eq!(AttemptId::parse(other), None, "{other}");
         }
         // A count beyond 48 bits does not touch the run.
         let id = |count| AttemptId::new(Timestamp::from_secs(5), 9, count);

@@ -47,16 +47,15 @@ impl Policy {
 
 /// Finds plain entries beside narrowing rules that cover the same host and a port of theirs.
 pub(crate) fn shadowed(sets: &[Arc<RuleSet>]) -> Vec<RuleConflict> {
-    let allows = || {
-        let rules = sets.iter().flat_map(|set| set.rules().zip(0..).map(move |(rule, at)| (set, at, rule)));
-        rules.filter(|(.., rule)| rule.action() == Action::Allow)
-    };
-    let narrowing: Vec<_> = allows().filter(|(.., rule)| rule.narrows()).collect();
+    let rules = || sets.iter().flat_map(|set| set.rules().zip(0..).map(move |(rule, at)| (set, at, rule)));
+    let narrowing: Vec<_> =
+        rules().filter(|(.., rule)| rule.action() != Action::Deny && rule.narrows()).collect();
     if narrowing.is_empty() {
         return Vec::new();
     }
     let to_ref = |set: &Arc<RuleSet>, at| RuleRef::new(Arc::clone(set), at);
-    let plain = allows().filter(|(.., rule)| !rule.narrows());
+    // A plain entry of `ask` beside them is none: whoever asks for the rest is asked for.
+    let plain = rules().filter(|(.., rule)| rule.action() == Action::Allow && !rule.narrows());
     let conflicts = plain.filter_map(|(set, at, plain)| {
         let host = plain.host();
         let hides = |rule: RuleView<'_>| rule.host().covers(host) && rule.ports().overlaps(plain.ports());

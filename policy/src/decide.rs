@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 pub(crate) use self::resolved::port_to_dial;
 use self::search::{Candidate, Search};
+use crate::approval::Approved;
 use crate::attempt::Ask;
 use crate::destination::{Destination, Host, Port};
 use crate::identity::{Evidence, Stranger};
-use crate::policy::{Finding, Grant, Policy, Sandbox, Verdict};
+use crate::policy::{Finding, Grant, Need, Policy, Sandbox, Verdict};
 use crate::reason::Reason;
 use crate::rule::{Action, RuleRef};
 use crate::ruleset::RuleView;
@@ -53,6 +54,8 @@ pub struct View<'a> {
     pub local: &'a LocalAddresses,
     /// The time.
     pub now: Timestamp,
+    /// What people have approved of what rules ask for.
+    pub approved: Approved<'a>,
 }
 
 impl View<'_> {
@@ -86,6 +89,7 @@ impl View<'_> {
             }
         };
         match found {
+            Ok(grant) if grant.approval == Need::Wanted => Verdict::Ask(Arc::clone(sandbox), grant),
             Ok(grant) => Verdict::Allow(Arc::clone(sandbox), grant),
             Err(finding) => Verdict::Deny(Some(Arc::clone(sandbox)), finding),
         }
@@ -107,7 +111,7 @@ impl View<'_> {
         let mut denying: Option<Candidate<'_>> = None;
         let mut search = Search::new(self.now, destination.port, request);
         self.rules(sandbox, host, |candidate| match candidate.rule.action() {
-            Action::Allow => search.consider(candidate),
+            Action::Allow | Action::Ask => search.consider(candidate),
             Action::Deny if denying.is_none() && self.is_denied_by(candidate, destination.port) => {
                 denying = Some(candidate);
             }
@@ -122,9 +126,14 @@ impl View<'_> {
             return Err(Finding { reason: Reason::DeniedByRule, rule: Some(rule), name_exists: false });
         }
         trace.step(|| "deny: no deny rule matches".to_owned());
-        let grant = match search.best() {
-            Some(best) => self.allow(host, best.to_ref(), search.narrowed(), trace),
-            None => self.nothing_matched(sandbox, host, search.miss(host), trace),
+        let grant = match (search.best(), search.asking()) {
+            (Some(best), _) => self.allow(host, best.to_ref(), search.narrowed(), trace),
+            (None, Some(asking)) => {
+                let given = self.approved.find(&sandbox.id, destination, request, self.now).cloned();
+                let narrowed = search.narrowed();
+                self.ask(host, Grant { narrowed, ..asking.to_grant(given) }, trace)
+            }
+            (None, None) => self.nothing_matched(sandbox, host, search.miss(host), trace),
         }?;
         // What step 9 finds in a tunnel's first bytes is known of a plain request from its head.
         let raw = grant.rule.as_ref().is_some_and(|rule| rule.rule().is_raw());
@@ -148,7 +157,29 @@ impl View<'_> {
             return Err(Finding { reason: Reason::SpecialUseName, rule: Some(rule), name_exists: false });
         }
         trace.step(|| format!("allow: {rule:?} matches"));
-        Ok(Grant { rule: Some(rule), would_deny: None, narrowed })
+        Ok(Grant { rule: Some(rule), would_deny: None, narrowed, approval: Need::Free })
+    }
+
+    /// Step 6, once the ask rule that speaks is known, and whether somebody has approved what it asks for.
+    fn ask(&self, host: &Host, grant: Grant, trace: &mut impl Trace) -> Result<Grant, Finding> {
+        let rule = grant.rule.clone();
+        // A person sees a name. What it means where nobody has said so in a rule, nobody would see.
+        if is_special(host) {
+            trace.step(|| "ask: never for a special-use name".to_owned());
+            return Err(Finding { reason: Reason::SpecialUseName, rule, name_exists: false });
+        }
+        if matches!(host, Host::Address(address) if !self.is_public(*address)) {
+            trace.step(|| "ask: never for an address that is not public".to_owned());
+            return Err(Finding { reason: Reason::AddressLiteralNotListed, rule, name_exists: false });
+        }
+        trace.step(|| match (&grant.approval, rule) {
+            (Need::Given(approval), Some(rule)) => {
+                format!("ask: {rule:?} matches, and {} has approved it ({})", approval.by, approval.id)
+            }
+            (_, Some(rule)) => format!("ask: {rule:?} matches, a person must approve it"),
+            (_, None) => "ask: a person must approve it".to_owned(),
+        });
+        Ok(grant)
     }
 
     /// Step 7, and learn mode, which turns it into an allow.
@@ -169,7 +200,12 @@ impl View<'_> {
                 return Err(miss);
             }
             trace.step(|| format!("learn: no rule allows it ({}), let through and logged", miss.reason));
-            return Ok(Grant { rule: None, would_deny: Some(miss.reason), narrowed: false });
+            return Ok(Grant {
+                rule: None,
+                would_deny: Some(miss.reason),
+                narrowed: false,
+                approval: Need::Free,
+            });
         }
         trace.step(|| match &miss.rule {
             Some(rule) => format!("allow: no rule matches; the nearest is {rule:?} ({})", miss.reason),

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::approval::Approval;
 use crate::attempt::{Ask, Attempt};
 use crate::decide::port_to_dial;
 use crate::destination::{Destination, Host};
@@ -13,7 +14,8 @@ use crate::hostname::Hostname;
 use crate::identity::Stranger;
 use crate::limits::Limits;
 use crate::pattern::HostView;
-use crate::policy::{Finding, Grant, Sandbox};
+use crate::pending::Pending;
+use crate::policy::{Finding, Grant, Need, Sandbox};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
 use crate::rule::{Internal, RuleRef};
@@ -22,10 +24,11 @@ use crate::time::Timestamp;
 
 /// What the gate says to an attempt.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for each attempt")]
 pub enum Decision {
     /// It may go on to resolving and dialling.
     Allow(Permit),
+    /// A person must approve it first; nothing is recorded yet.
+    Ask(Pending),
     /// It may not; already recorded.
     Deny(Unsettled<Denial>),
 }
@@ -137,7 +140,7 @@ impl Permit {
         self.generation
     }
 
-    /// The rule that allows it; `None` in learn mode.
+    /// The rule that allows it, or that asked for it; `None` in learn mode.
     #[must_use]
     pub const fn rule(&self) -> Option<&RuleRef> {
         self.grant.rule.as_ref()
@@ -147,6 +150,14 @@ impl Permit {
     #[must_use]
     pub fn rule_limits(&self) -> Option<&Limits> {
         self.grant.rule.as_ref().and_then(|rule| rule.rule().limits())
+    }
+
+    /// The approval without which the rule would ask for it.
+    pub(crate) const fn approval(&self) -> Option<&Arc<Approval>> {
+        match &self.grant.approval {
+            Need::Given(approval) => Some(approval),
+            Need::Free | Need::Wanted => None,
+        }
     }
 
     /// Whether the rule names the host itself: not by a wildcard, and not in learn mode.

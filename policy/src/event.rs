@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::approval::Approval;
 use crate::attempt::Attempt;
 use crate::gate::Generation;
 use crate::hostname::Hostname;
@@ -12,13 +13,15 @@ use crate::receipt::Receipt;
 use crate::rule::RuleRef;
 use crate::time::Timestamp;
 
-/// The two answers that an attempt can end with.
+/// The answers that an attempt can end with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// It was let through.
     Allow,
     /// It was refused.
     Deny,
+    /// A look-up was answered with an address that leads nowhere until a person has approved what it stands for.
+    Ask,
 }
 
 impl Answer {
@@ -28,6 +31,7 @@ impl Answer {
         match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
+            Self::Ask => "ask",
         }
     }
 }
@@ -50,7 +54,7 @@ pub struct DecisionEvent<'a> {
     pub at: Timestamp,
     /// The sandbox as the policy of that moment knew it; `None` for a stranger.
     pub sandbox: Option<&'a Arc<Sandbox>>,
-    /// Allow or deny. A failure upstream is an allow with an `upstream_*` reason.
+    /// What was said. A failure upstream is an allow with an `upstream_*` reason.
     pub answer: Answer,
     /// Why it was denied or failed.
     pub reason: Option<Reason>,
@@ -58,6 +62,8 @@ pub struct DecisionEvent<'a> {
     pub would_deny: Option<Reason>,
     /// The rule that decided, or the nearest miss.
     pub rule: Option<&'a RuleRef>,
+    /// The approval without which the rule would have asked.
+    pub approval: Option<&'a Arc<Approval>>,
     /// The policy generation that decided.
     pub generation: Generation,
     /// The address that was dialled.

@@ -1,12 +1,15 @@
 //! Explaining: the decision with its steps, by the very code that serves, and nothing recorded.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use crate::approval::Approval;
 use crate::attempt::Ask;
 use crate::decide::{Silent, View};
 use crate::destination::Host;
+use crate::event::Answer;
 use crate::gate::Resolved;
-use crate::policy::Verdict;
+use crate::policy::{Need, Verdict};
 use crate::reason::Reason;
 use crate::rule::RuleRef;
 use crate::sandbox::SandboxId;
@@ -14,8 +17,12 @@ use crate::sandbox::SandboxId;
 /// A decision with its steps.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// Why it is denied; `None` where it is allowed.
+    /// What is said to it.
+    pub answer: Answer,
+    /// Why it is denied, waits or fails; `None` where it is allowed.
     pub reason: Option<Reason>,
+    /// The approval that lets through what a rule asks for.
+    pub approval: Option<Arc<Approval>>,
     /// In learn mode: what would have denied it.
     pub would_deny: Option<Reason>,
     /// The rule that decides, or the nearest miss.
@@ -31,7 +38,9 @@ pub struct Explanation {
 impl Explanation {
     fn of(verdict: Verdict, ask: &Ask, steps: Vec<String>) -> Self {
         let mut told = Self {
+            answer: Answer::Allow,
             reason: None,
+            approval: None,
             would_deny: None,
             rule: None,
             name_exists: false,
@@ -52,8 +61,17 @@ impl Explanation {
                     _ => grant.rule.as_ref().and_then(|rule| rule.rule().internal()?.pinned()),
                 };
                 told.rule = grant.rule;
+                if let Need::Given(approval) = grant.approval {
+                    told.approval = Some(approval);
+                }
+            }
+            Verdict::Ask(_, grant) => {
+                told.answer = Answer::Ask;
+                told.reason = Some(Reason::ApprovalPending);
+                told.rule = grant.rule;
             }
             Verdict::Deny(_, finding) => {
+                told.answer = Answer::Deny;
                 told.reason = Some(finding.reason);
                 told.name_exists = finding.name_exists;
                 told.rule = finding.rule;
@@ -99,6 +117,7 @@ impl View<'_> {
             return;
         }
         if let Err(reason) = self.vet(sandbox, told.rule.as_ref(), ask, found, &mut told.steps) {
+            told.answer = Answer::Deny;
             told.reason = Some(reason);
             told.name_exists = true;
         }

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! attempt ─check─▶ Permit ─vet─▶ VettedAddrs ─(dial)─ opened ─▶ Live ─close─▶
-//!            └──▶ Denial    └──▶ Denial   └─ failed ─▶ Failure
+//!            ├──▶ Denial    └──▶ Denial   └─ failed ─▶ Failure
+//!            └──▶ Pending ─(a person)─ resume ─▶ Permit | Denial
 //! ```
 //!
 //! [`Permit`], [`VettedAddrs`], [`Live`] and [`Denial`] have no public constructor: "forgot to check", "resolved again"
 //! and "refused without a record" do not compile.
 
 mod alias;
+mod approvals;
 mod clients;
+mod in_force;
 mod inside;
 mod shown;
 mod under_way;
@@ -22,17 +25,20 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 
 pub use self::alias::AliasJudge;
+pub use self::approvals::{Awaits, NotApproved};
 use self::clients::recognized;
+use self::in_force::InForce;
 pub use self::inside::ByName;
 pub use self::shown::Shown;
 pub use self::under_way::UnderWay;
 use crate::attempt::{Ask, Attempt, AttemptId, Inbound};
-use crate::decide::{Silent, View};
+use crate::decide::Silent;
 use crate::decision::{Decision, Denial, Ending, Failure, Live, Permit, Unsettled, VettedAddrs};
 use crate::destination::{Destination, Host, Port};
 use crate::event::{Answer, CloseEvent, DecisionEvent, Event, Observer};
 use crate::hostname::Hostname;
 use crate::life::{Flow, Meanwhile, Stage};
+use crate::pending::Pending;
 use crate::policy::{Finding, Policy, Verdict};
 use crate::reason::Reason;
 use crate::receipt::Receipt;
@@ -56,14 +62,6 @@ impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
-}
-
-/// A policy in force, with the addresses of the gateway's host as they are now.
-#[derive(Debug)]
-struct InForce {
-    policy: Arc<Policy>,
-    local: Arc<LocalAddresses>,
-    generation: Generation,
 }
 
 /// What a resolver found for a name.
@@ -94,7 +92,8 @@ impl Gate {
         observer: Arc<dyn Observer>,
         run: u32,
     ) -> Self {
-        let in_force = InForce { policy, local, generation: Generation(1) };
+        let approvals = Arc::default();
+        let in_force = InForce { policy, local, approvals, generation: Generation(1) };
         Self {
             in_force: ArcSwap::from_pointee(in_force),
             observer,
@@ -104,22 +103,22 @@ impl Gate {
         }
     }
 
-    /// Puts another policy in force. Live streams are then to be judged anew with [`Gate::still_allows`].
+    /// Puts another policy in force. Live streams are then to be judged anew with [`Gate::still_allows`]. Approvals of
+    /// what no rule asks for any more are gone.
     pub fn install(&self, policy: Arc<Policy>) -> Generation {
-        self.replace(|held| (Arc::clone(&policy), Arc::clone(&held.local)))
+        self.replace(|held| {
+            let approvals = held.approvals_under(&policy, self.now());
+            InForce { policy: Arc::clone(&policy), approvals, ..held.next() }
+        })
     }
 
     /// Tells the gate the addresses of its host. Live streams are then to be judged anew.
     pub fn set_local_addresses(&self, local: Arc<LocalAddresses>) -> Generation {
-        self.replace(|held| (Arc::clone(&held.policy), Arc::clone(&local)))
+        self.replace(|held| InForce { local: Arc::clone(&local), ..held.next() })
     }
 
-    fn replace(&self, next: impl Fn(&InForce) -> (Arc<Policy>, Arc<LocalAddresses>)) -> Generation {
-        let before = self.in_force.rcu(|held| {
-            let (policy, local) = next(held);
-            InForce { policy, local, generation: Generation(held.generation.0 + 1) }
-        });
-        Generation(before.generation.0 + 1)
+    fn replace(&self, next: impl Fn(&InForce) -> InForce) -> Generation {
+        Generation(self.in_force.rcu(|held| next(held)).generation.0 + 1)
     }
 
     /// The generation in force.
@@ -153,23 +152,24 @@ impl Gate {
         let (who, means) = recognized(&held.policy.identities, peer);
         let count = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (id, peer, generation) = (AttemptId::new(at, self.run, count), peer.clone(), held.generation);
-        Attempt { id, at, who, means, inbound, peer, ask, generation }
+        Attempt { id, at, who, means, inbound, peer, ask, tunnel: None, generation }
     }
 
     /// Decides an attempt (steps 1 to 7). A denial is recorded; a permit is when it is opened, answered or failed.
     pub fn check(&self, attempt: Attempt) -> Decision {
-        self.check_as(attempt, None)
+        let now = attempt.at;
+        self.check_as(attempt, None, now)
     }
 
     /// Decides an attempt by what `meant` asks, where that is not what the client wrote.
-    fn check_as(&self, mut attempt: Attempt, meant: Option<&Ask>) -> Decision {
+    fn check_as(&self, mut attempt: Attempt, meant: Option<&Ask>, now: Timestamp) -> Decision {
         let held = self.in_force.load();
         if attempt.generation != held.generation {
             (attempt.who, attempt.means) = recognized(&held.policy.identities, &attempt.peer);
             attempt.generation = held.generation;
         }
-        let now = self.advance(attempt.at);
-        let view = View { policy: &held.policy, local: &held.local, now };
+        let now = self.advance(now);
+        let view = held.view_for(&attempt, now);
         let generation = held.generation;
         match view.decide(attempt.identity(), meant.unwrap_or(&attempt.ask), &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
@@ -178,6 +178,14 @@ impl Gate {
                     Decision::Allow(permit)
                 } else {
                     Decision::Deny(self.deny_permit(permit, Reason::AuditUnavailable, now))
+                }
+            }
+            Verdict::Ask(sandbox, grant) => {
+                let pending = Pending { attempt, sandbox, grant, generation };
+                if self.observer.keeps() {
+                    Decision::Ask(pending)
+                } else {
+                    Decision::Deny(self.refuse_pending(pending, Reason::AuditUnavailable, now))
                 }
             }
             Verdict::Deny(sandbox, finding) => {
@@ -228,7 +236,7 @@ impl Gate {
         let held = self.in_force.load();
         let now = self.advance(now);
         let permit = self.renewed(permit, &held, now)?;
-        let view = View { policy: &held.policy, local: &held.local, now };
+        let view = held.view_for(&permit.attempt, now);
         match view.vet(&permit.sandbox, permit.rule(), &permit.attempt.ask, resolved, &mut Silent) {
             Ok(addresses) => {
                 let dropped = resolved.addresses.len() - addresses.len();
@@ -244,7 +252,7 @@ impl Gate {
     /// The reason for which the address must not be shown.
     pub fn judge_hint(&self, vetted: &VettedAddrs, address: IpAddr) -> Result<(), Reason> {
         let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let view = held.view(self.now());
         let permit = &vetted.permit;
         view.judge_address(&permit.sandbox, permit.rule(), &permit.attempt.ask, &vetted.chain, address)
     }
@@ -254,7 +262,7 @@ impl Gate {
     #[must_use]
     pub fn allows_target(&self, vetted: &VettedAddrs, target: &Hostname) -> bool {
         let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let view = held.view(self.now());
         let ask = Ask::Lookup { name: target.clone(), qtype: crate::attempt::QType::A };
         matches!(view.decide(Ok(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
     }
@@ -263,7 +271,7 @@ impl Gate {
     #[must_use]
     pub fn allows_port(&self, vetted: &VettedAddrs, port: Port) -> bool {
         let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let view = held.view(self.now());
         let Some(host) = vetted.permit.host() else { return false };
         let ask = Ask::Stream(Destination { host, port });
         matches!(view.decide(Ok(&vetted.permit.sandbox.id), &ask, &mut Silent), Verdict::Allow(..))
@@ -283,7 +291,7 @@ impl Gate {
         let now = self.advance(now);
         let VettedAddrs { permit, chain, .. } = vetted;
         let permit = self.renewed(permit, &held, now)?;
-        let view = View { policy: &held.policy, local: &held.local, now };
+        let view = held.view_for(&permit.attempt, now);
         let judged = view.judge_open(&permit.sandbox, permit.rule(), &permit.attempt.ask, &chain, address);
         if let Err(reason) = judged {
             return Err(self.deny_permit(permit, reason, now));
@@ -321,6 +329,7 @@ impl Gate {
     pub fn close(&self, live: &Live, ending: Ending<'_>, now: Timestamp) -> Receipt {
         let now = self.advance(now);
         let permit = &live.permit;
+        self.spend_approval(&permit.attempt);
         self.observer.record(&Event::Close(CloseEvent {
             attempt: &permit.attempt,
             at: now,
@@ -344,8 +353,8 @@ impl Gate {
     pub fn still_allows(&self, live: &Live, now: Timestamp) -> Result<Flow, Reason> {
         let held = self.in_force.load();
         let now = self.advance(now);
-        let view = View { policy: &held.policy, local: &held.local, now };
         let attempt = &live.permit.attempt;
+        let view = held.view_for(attempt, now);
         // Its client may be another sandbox now, or none.
         if held.policy.identities.identify(&attempt.peer).ok() != attempt.sandbox() {
             return Err(Reason::PolicyChanged);
@@ -375,17 +384,19 @@ impl Gate {
     /// The first moment after `now` at which something ends by itself: live streams are then to be judged anew.
     #[must_use]
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        self.in_force.load().policy.next_expiry(self.advance(now))
+        let (held, now) = (self.in_force.load(), self.advance(now));
+        [held.policy.next_expiry(now), held.approvals.next_expiry(now)].into_iter().flatten().min()
     }
 
     /// Renews a permit that was made under another generation or before something ended.
     fn renewed(&self, permit: Permit, held: &InForce, now: Timestamp) -> Result<Permit, Unsettled<Denial>> {
         let ended = permit.grant.rule.as_ref().is_some_and(|rule| !rule.rule().holds_at(now))
+            || permit.approval().is_some_and(|approval| !approval.holds_at(now))
             || (permit.grant.would_deny.is_some() && !permit.sandbox.learns_at(now));
         if permit.generation == held.generation && !ended {
             return Ok(permit);
         }
-        let view = View { policy: &held.policy, local: &held.local, now };
+        let view = held.view_for(&permit.attempt, now);
         let attempt = permit.attempt;
         let generation = held.generation;
         if held.policy.identities.identify(&attempt.peer).ok() != attempt.sandbox() {
@@ -396,6 +407,10 @@ impl Gate {
         match view.decide(attempt.identity(), &attempt.ask, &mut Silent) {
             Verdict::Allow(sandbox, grant) => {
                 Ok(Permit { attempt, sandbox, grant, generation, shown: OnceLock::new() })
+            }
+            Verdict::Ask(sandbox, grant) => {
+                let pending = Pending { attempt, sandbox, grant, generation };
+                Err(self.refuse_pending(pending, Reason::ApprovalPending, now))
             }
             Verdict::Deny(sandbox, finding) => {
                 Err(self.deny(Denial::new(attempt, sandbox, finding, generation), now))
@@ -410,6 +425,7 @@ impl Gate {
     }
 
     fn deny(&self, denial: Denial, now: Timestamp) -> Unsettled<Denial> {
+        self.spend_approval(denial.attempt());
         let receipt = self.observer.record(&Event::Decision(DecisionEvent {
             attempt: denial.attempt(),
             at: now,
@@ -418,6 +434,7 @@ impl Gate {
             reason: Some(denial.reason()),
             would_deny: None,
             rule: denial.rule(),
+            approval: None,
             generation: denial.generation(),
             address: None,
             rcode: denial.rcode(),
@@ -433,6 +450,9 @@ impl Gate {
         address: Option<IpAddr>,
         rcode: Option<u16>,
     ) -> Receipt {
+        if reason.is_some() {
+            self.spend_approval(&permit.attempt);
+        }
         self.observer.record(&Event::Decision(DecisionEvent {
             attempt: &permit.attempt,
             at: now,
@@ -441,6 +461,7 @@ impl Gate {
             reason,
             would_deny: permit.grant.would_deny,
             rule: permit.grant.rule.as_ref(),
+            approval: permit.approval(),
             generation: permit.generation,
             address,
             rcode,

@@ -3,13 +3,14 @@
 //! ```text
 //! config text ──file──▶ Source ──compile──▶ Policy ──┐
 //!                                                    ▼
-//! bytes ──parse──▶ Destination ──▶ Attempt ──▶ Gate::check ──▶ Permit | Denial
+//! bytes ──parse──▶ Destination ──▶ Attempt ──▶ Gate::check ──▶ Permit | Pending | Denial
 //!                                     [IpAddr] ──▶ Gate::vet ──▶ VettedAddrs | Denial
 //! ```
 //!
 //! Every type that crosses a boundary of the program lives here. The other crates parse bytes into [`Attempt`]s, ask
 //! the [`Gate`], and act on what it hands out.
 
+pub mod approval;
 pub mod attempt;
 pub mod bound;
 pub mod compile;
@@ -29,6 +30,7 @@ pub mod names;
 pub mod namespace;
 pub mod path;
 pub mod pattern;
+pub mod pending;
 pub mod policy;
 pub mod reason;
 pub mod receipt;
@@ -44,6 +46,7 @@ pub mod tables;
 pub mod time;
 pub mod unreadable;
 
+pub use approval::{Approval, Approver, Binding, Consent, PathPrefix, Term};
 pub use attempt::{Ask, Attempt, AttemptId, Inbound, QType};
 pub use bound::Bound;
 pub use decision::{
@@ -57,6 +60,7 @@ pub use identity::{Certificate, Credentials, Means, Stranger, TokenHash};
 pub use limits::Limits;
 pub use list::List;
 pub use namespace::Namespace;
+pub use pending::Pending;
 pub use policy::{Mode, Policy, Sandbox, Version};
 pub use reason::Reason;
 pub use receipt::{AuditLost, Receipt};

@@ -79,7 +79,7 @@ impl fmt::Display for PathPattern {
 
 /// Whether two servers could read a path differently: dot segments, empty segments, backslashes, encoded separators
 /// or dots, double encoding, path parameters beside dots, or bytes that are no URI characters (RFC 3986 section 3.3).
-fn is_ambiguous(path: &str) -> bool {
+pub(crate) fn is_ambiguous(path: &str) -> bool {
     if path.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'\\') || path.contains("//") {
         return true;
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
+use crate::approval::Approval;
 use crate::attempt::Ask;
 use crate::decision::FirstBytes;
 use crate::destination::{Host, Port};
@@ -162,6 +163,8 @@ impl Policy {
 pub enum Verdict {
     /// It may go on.
     Allow(Arc<Sandbox>, Grant),
+    /// A rule asks a person, and nobody has approved it: what it may do once somebody has.
+    Ask(Arc<Sandbox>, Grant),
     /// It may not; `None` is a client that is no known sandbox.
     Deny(Option<Arc<Sandbox>>, Finding),
 }
@@ -169,15 +172,33 @@ pub enum Verdict {
 /// Why an attempt may go on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
-    /// The rule that allows it; `None` in learn mode where no rule does.
+    /// The rule that allows it or asks for it; `None` in learn mode where no rule does.
     pub rule: Option<RuleRef>,
     /// In learn mode: what would have denied it.
     pub would_deny: Option<Reason>,
     /// Whether only rules with methods or paths can allow there: every request must be read.
     pub narrowed: bool,
+    /// What a person has to do with it.
+    pub approval: Need,
+}
+
+/// Whether a person must approve an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Need {
+    /// No: an allow rule speaks, or learn mode.
+    Free,
+    /// Yes, and somebody has.
+    Given(Arc<Approval>),
+    /// Yes, and nobody has.
+    Wanted,
 }
 
 impl Grant {
+    /// Whether it lets through what a person has approved.
+    pub(crate) const fn is_approved(&self) -> bool {
+        matches!(self.approval, Need::Given(_))
+    }
+
     /// What the first bytes of a stream must be.
     pub(crate) fn first_bytes(&self, ask: &Ask) -> FirstBytes {
         match ask.port().map(Port::get) {

@@ -21,6 +21,8 @@ pub enum Action {
     Allow,
     /// Refuses them, whatever allows them.
     Deny,
+    /// Lets them wait for a person, where nothing allows them.
+    Ask,
 }
 
 /// What a rule does with a ClientHello that carries an encrypted one (ECH).
@@ -38,7 +40,7 @@ pub enum Ech {
 pub enum RuleName {
     /// The `id` that the author gave it.
     Id(Arc<str>),
-    /// The place in the policy's `allow` or `deny` list, counted from 0.
+    /// The place in the policy's `allow`, `deny` or `ask` list, counted from 0.
     Listed(Action, u32),
     /// The place among the policy's long-form rules, counted from 0.
     Unnamed(u32),
@@ -57,7 +59,7 @@ pub struct Rule {
     pub host: HostPattern,
     /// The ports that it covers.
     pub ports: PortSet,
-    /// Allow or deny.
+    /// What it does.
     pub action: Action,
     /// How the author finds it.
     pub name: RuleName,
@@ -172,7 +174,7 @@ impl RuleRef {
     }
 }
 
-/// `base.allow[2]`, `issues.read-issues`, `internal.billing`, `registry.pip.hosts[0]`, `base.lists[/etc/ads.txt]`.
+/// `base.allow[2]`, `base.ask[0]`, `issues.read-issues`, `internal.billing`, `registry.pip.hosts[0]`, `base.lists[/etc/ads.txt]`.
 impl fmt::Display for RuleRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.set.name())?;
@@ -180,6 +182,7 @@ impl fmt::Display for RuleRef {
             RuleName::Id(id) => write!(f, ".{id}"),
             RuleName::Listed(Action::Allow, place) => write!(f, ".allow[{place}]"),
             RuleName::Listed(Action::Deny, place) => write!(f, ".deny[{place}]"),
+            RuleName::Listed(Action::Ask, place) => write!(f, ".ask[{place}]"),
             RuleName::Unnamed(place) => write!(f, ".rule[{place}]"),
             RuleName::Host(place) => write!(f, ".hosts[{place}]"),
             RuleName::List(file) => write!(f, ".lists[{file}]"),

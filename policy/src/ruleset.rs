@@ -44,7 +44,7 @@ pub struct RuleSet {
     any: Anchor,
     /// Deny lists, and the numbers of the rules that stand for them.
     lists: Vec<(Arc<List>, u32)>,
-    /// The ports that allow rules open for some name.
+    /// The ports that allow and ask rules open for some name.
     name_ports: Option<PortSet>,
     /// When its rules end, in order.
     ends: Vec<Timestamp>,
@@ -164,7 +164,7 @@ impl RuleSet {
         self.ends.get(later).copied()
     }
 
-    /// Whether a rule allows some name on this port, or did before it ended.
+    /// Whether a rule allows or asks for some name on this port, or did before it ended.
     pub(crate) fn opens_some_name(&self, port: Port) -> bool {
         self.name_ports.as_ref().is_some_and(|ports| ports.contains(port))
     }
@@ -207,7 +207,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether a name lies above one that an allow rule lists.
+    /// Whether a name lies above one that an allow or an ask rule lists.
     pub(crate) fn is_above_listed(&self, name: &Hostname) -> bool {
         if self.names.get(name.as_str()).is_some_and(|anchor| anchor.is_above_listed()) {
             return true;
@@ -219,7 +219,7 @@ impl RuleSet {
                 Some(HostPattern::InnerStar(star)) => star.lies_below(name),
                 Some(_) | None => false,
             };
-            self.visit(*anchor, is_below, &mut |_, rule| found |= rule.action() == Action::Allow);
+            self.visit(*anchor, is_below, &mut |_, rule| found |= rule.action() != Action::Deny);
             found
         })
     }
@@ -243,7 +243,7 @@ impl RuleSet {
     /// Stores a rule, and puts it in front of those that are anchored at the same place.
     fn add(&mut self, rule: Rule, at: u32) {
         self.ends.extend(rule.terms.as_ref().and_then(|terms| terms.until));
-        if rule.action == Action::Allow && !matches!(rule.host, HostPattern::Net(_)) {
+        if rule.action != Action::Deny && !matches!(rule.host, HostPattern::Net(_)) {
             match &mut self.name_ports {
                 Some(ports) if ports.covers(&rule.ports) => {}
                 Some(ports) => *ports = ports.union(&rule.ports),
@@ -258,7 +258,7 @@ impl RuleSet {
             (HostPattern::Any, _) => self.any.push(at),
             (host, Some(name)) => {
                 let covers_below = !matches!(host, HostPattern::Exact(_));
-                self.mark(name, at, rule.action == Action::Allow, covers_below)
+                self.mark(name, at, rule.action != Action::Deny, covers_below)
             }
             // The names of a config of 256 MiB fit into the table's 4 GiB; where they did not, nothing would be allowed.
             (_, None) => NONE,
@@ -277,10 +277,10 @@ impl RuleSet {
     }
 
     /// Anchors a rule at a name; returns the rule behind it.
-    fn mark(&mut self, name: NameId, rule: u32, allows: bool, covers_below: bool) -> u32 {
+    fn mark(&mut self, name: NameId, rule: u32, opens: bool, covers_below: bool) -> u32 {
         let Some(anchor) = self.names.value_mut(name) else { return NONE };
         let next = anchor.push(rule);
-        if allows {
+        if opens {
             if covers_below {
                 anchor.mark();
             }
@@ -326,7 +326,7 @@ fn anchor(rule: &Rule) -> Option<&Hostname> {
 const NONE: u32 = u32::MAX >> 1;
 
 /// Rules that are anchored at one place: the first, and from it by [`Record::next`]; and in the highest bit whether a
-/// name that an allow rule lists lies below.
+/// name that an allow or an ask rule lists lies below.
 #[derive(Clone, Copy, Debug)]
 struct Anchor(u32);
 

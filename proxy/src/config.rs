@@ -11,8 +11,20 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The `[upstream]` table, if there is one.
     pub upstream: Option<UpstreamProxy>,
+    /// Whether somebody can be asked for an approval.
+    pub approvers: Approvers,
     /// So many clients may be connected at once, each with a descriptor here and one upstream.
     pub clients: Clients,
+}
+
+/// Whether somebody can be asked for an approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Approvers {
+    /// Nobody: what a person must approve is denied at once.
+    #[default]
+    Nobody,
+    /// Somebody, who may take his time.
+    Somebody,
 }
 
 /// How many clients may be connected at once.
@@ -40,6 +52,8 @@ pub struct Timeouts {
     pub idle: Duration,
     /// What is still open this long after the gateway was told to stop is reset.
     pub drain: Duration,
+    /// An attempt for which a person has not answered by then is `approval_timeout`.
+    pub approval: Duration,
 }
 
 impl Default for Timeouts {
@@ -50,6 +64,8 @@ impl Default for Timeouts {
             // MCP and database sessions rest for half an hour and more.
             idle: Duration::from_secs(3600),
             drain: Duration::from_secs(30),
+            // Long enough for somebody who watches; most clients wait as long, curl and undici twice so.
+            approval: Duration::from_secs(120),
         }
     }
 }

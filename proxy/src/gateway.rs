@@ -12,7 +12,8 @@ use prometheus::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use crate::config::{Config, Timeouts};
+use crate::config::{Approvers, Config, Timeouts};
+use crate::desk::Desk;
 use crate::http::pool::Pool;
 use crate::limits::{Account, Crowd, Over, Seat, Slot};
 use crate::live::Streams;
@@ -31,6 +32,9 @@ pub struct Gateway {
     pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) metrics: Metrics,
     pub(crate) streams: Arc<Streams>,
+    /// Where attempts wait for a person, if one can be asked.
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) approvers: Approvers,
     pub(crate) pool: Arc<Pool>,
     /// What each sandbox has open and has carried.
     pub(crate) accounts: Accounts<Account>,
@@ -69,7 +73,9 @@ impl Gateway {
         registry: &Registry,
     ) -> Result<Arc<Self>, prometheus::Error> {
         let streams = Arc::new(Streams::new(Arc::clone(&gate)));
-        let metrics = Metrics::new(Arc::clone(&streams))?;
+        let answered = Metrics::answered()?;
+        let desk = Arc::new(Desk::new(Arc::clone(&gate), answered.clone()));
+        let metrics = Metrics::new(Arc::clone(&streams), Arc::clone(&desk), answered)?;
         metrics.register(registry)?;
         Ok(Arc::new(Self {
             gate,
@@ -78,6 +84,8 @@ impl Gateway {
             upstream: config.upstream,
             metrics,
             streams,
+            desk,
+            approvers: config.approvers,
             pool: Arc::default(),
             accounts: Accounts::default(),
             asked,
@@ -95,6 +103,11 @@ impl Gateway {
         &self.streams
     }
 
+    /// Where attempts wait for a person.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
     /// How many clients are connected.
     pub fn clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
@@ -106,7 +119,8 @@ impl Gateway {
         self.policy_changed();
     }
 
-    /// To be called after another policy has been put in force: ends what is no longer allowed before it returns.
+    /// To be called after another policy has been put in force, or something was approved or revoked: ends what is no
+    /// longer allowed before it returns, and wakes whoever need not wait any more.
     pub fn policy_changed(&self) {
         self.judge_anew();
         let policy = self.gate.policy();
@@ -118,6 +132,7 @@ impl Gateway {
     fn judge_anew(&self) {
         self.pool.retain(&self.gate.policy(), now());
         self.streams.judge_anew(now());
+        self.desk.judge_anew(now());
     }
 
     /// Ends streams when what allows them ends by itself (`until`). Runs for the life of the gateway.

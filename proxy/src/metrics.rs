@@ -6,6 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::desk::Desk;
 use crate::live::Streams;
 
 /// The upper bounds of the classes of connect times: within a machine, a region, the world, and after lost packets.
@@ -17,6 +18,9 @@ pub(crate) struct Metrics {
     /// How long connecting took.
     pub(crate) connect_seconds: Histogram,
     streams: Arc<Streams>,
+    desk: Arc<Desk>,
+    pending: IntGauge,
+    answered: IntCounterVec,
     active: IntGauge,
     bytes: IntCounterVec,
     up: IntCounter,
@@ -24,7 +28,18 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(streams: Arc<Streams>) -> Result<Self, prometheus::Error> {
+    /// Counts how questions end.
+    pub(crate) fn answered() -> Result<IntCounterVec, prometheus::Error> {
+        let opts =
+            Opts::new("tidegate_approvals_total", "Questions to a person that have ended, by how they did.");
+        IntCounterVec::new(opts, &["outcome"])
+    }
+
+    pub(crate) fn new(
+        streams: Arc<Streams>,
+        desk: Arc<Desk>,
+        answered: IntCounterVec,
+    ) -> Result<Self, prometheus::Error> {
         let seconds = HistogramOpts::new(
             "tidegate_upstream_connect_seconds",
             "Seconds that connecting to a destination took, over all its addresses, a failure included.",
@@ -36,6 +51,9 @@ impl Metrics {
         Ok(Self {
             connect_seconds: Histogram::with_opts(seconds.buckets(SECONDS.to_vec()))?,
             streams,
+            desk,
+            pending: IntGauge::new("tidegate_approvals_pending", "Questions that wait for a person now.")?,
+            answered,
             active: IntGauge::new("tidegate_active_tunnels", "Streams that are open now.")?,
             up: bytes.with_label_values(&["up"]),
             down: bytes.with_label_values(&["down"]),
@@ -51,7 +69,7 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {
-        [self.active.desc(), self.bytes.desc()].concat()
+        [self.active.desc(), self.bytes.desc(), self.pending.desc(), self.answered.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -59,6 +77,8 @@ impl Collector for Metrics {
         self.active.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.up.inc_by(up.saturating_sub(self.up.get()));
         self.down.inc_by(down.saturating_sub(self.down.get()));
-        [self.active.collect(), self.bytes.collect()].concat()
+        self.pending.set(i64::try_from(self.desk.count_now()).unwrap_or(i64::MAX));
+        let asked = [self.pending.collect(), self.answered.collect()].concat();
+        [self.active.collect(), self.bytes.collect(), asked].concat()
     }
 }

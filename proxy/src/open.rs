@@ -1,7 +1,7 @@
 //! From an attempt to an open stream that is on record: the steps that every inbound shares.
 //!
 //! ```text
-//! decide ─▶ Permit ─▶ connect (resolve, vet, dial) ─▶ Reached ─▶ register (record, admit) ─▶ Session
+//! decide (hold) ─▶ Permit ─▶ connect (resolve, vet, dial) ─▶ Reached ─▶ register (record, admit) ─▶ Session
 //! ```
 
 use std::net::SocketAddr;
@@ -51,8 +51,14 @@ pub(crate) struct Opened {
 
 impl Gateway {
     /// All the steps. The caller answers its client after this, and not before.
-    pub(crate) async fn open(self: &Arc<Self>, attempt: Attempt, client: &Client) -> Result<Opened, Refused> {
-        let permit = self.decide(attempt, client).await?;
+    /// `gone` resolves when the client leaves: one that a person must approve is held for as long as it stays.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        attempt: Attempt,
+        client: &Client,
+        gone: impl Future<Output = ()>,
+    ) -> Result<Opened, Refused> {
+        let permit = self.decide(attempt, client, gone).await?;
         self.open_permitted(permit).await
     }
 
@@ -63,20 +69,43 @@ impl Gateway {
         Ok(Opened { upstream: stream, early, session })
     }
 
-    /// Asks the gate; before it the rates of the client's sandbox are looked at, behind it what the sandbox has open, and
-    /// the limits of the rule.
-    pub(crate) async fn decide(&self, attempt: Attempt, client: &Client) -> Result<Permit, Refused> {
+    /// Asks the gate, and a person where the gate says so; before it the rates of the client's sandbox are looked at,
+    /// behind it what the sandbox has open, and the limits of the rule.
+    pub(crate) async fn decide(
+        &self,
+        attempt: Attempt,
+        client: &Client,
+        gone: impl Future<Output = ()>,
+    ) -> Result<Permit, Refused> {
+        let decision = match self.check(attempt) {
+            Decision::Ask(pending) => Box::pin(self.hold(pending, client, gone)).await,
+            decision => decision,
+        };
+        self.admitted(decision, client).await
+    }
+
+    /// The same, but nobody is asked.
+    pub(crate) async fn decide_at_once(&self, attempt: Attempt, client: &Client) -> Result<Permit, Refused> {
+        let decision = self.check(attempt);
+        self.admitted(decision, client).await
+    }
+
+    fn check(&self, attempt: Attempt) -> Decision {
         if let Some(sandbox) = attempt.sandbox().and_then(|id| self.gate.sandbox(id))
             && let Err(over) = self.accounts.of(&sandbox.id).attempt(&sandbox.limits, attempt.inbound)
         {
-            let denial = self.gate.refuse_over(attempt, over.reason, over.wait);
-            return Err(Refused::Denied(denial.settle().await));
+            return Decision::Deny(self.gate.refuse_over(attempt, over.reason, over.wait));
         }
-        let denial = match self.gate.check(attempt) {
+        self.gate.check(attempt)
+    }
+
+    async fn admitted(&self, decision: Decision, client: &Client) -> Result<Permit, Refused> {
+        let denial = match decision {
             Decision::Allow(permit) => match self.admit(&permit, client) {
                 Ok(()) => return Ok(permit),
                 Err(over) => self.gate.refuse_permit_over(permit, over.reason, over.wait),
             },
+            Decision::Ask(pending) => self.gate.refuse_pending(pending, Reason::ApprovalPending, now()),
             Decision::Deny(denial) => denial,
         };
         Err(Refused::Denied(denial.settle().await))

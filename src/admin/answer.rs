@@ -1,14 +1,70 @@
 //! Answers of the admin API: JSON, and for what could not be done a problem (RFC 9457).
 
-use http_body_util::Full;
-use hyper::body::Bytes;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use policy::file::Mistake;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 /// What a route answers.
-pub(super) type Answer = Result<Response<Full<Bytes>>, Problem>;
+pub(super) type Answer = Result<Response<Body>, Problem>;
+
+/// So many pieces of a stream wait for a client that is slow to read.
+const AHEAD: usize = 4;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// All of it; `None` once it is sent.
+    Whole(Option<Bytes>),
+    /// Pieces as they come, until their sender is dropped.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = match &mut *self {
+            Self::Whole(whole) => Poll::Ready(whole.take()),
+            Self::Stream(pieces) => pieces.poll_recv(cx),
+        };
+        piece.map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(whole) => SizeHint::with_exact(whole.as_ref().map_or(0, |whole| whole.len() as u64)),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::Whole(None)
+    }
+}
+
+impl Body {
+    /// Whether it goes on for as long as its client listens.
+    pub(super) const fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream(_))
+    }
+}
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +152,7 @@ impl Problem {
         Self { code: Code::Mistakes, detail: detail.into(), mistakes }
     }
 
-    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+    pub(super) fn into_response(self) -> Response<Body> {
         let document = Document {
             status: self.code.status().as_u16(),
             code: self.code.text(),
@@ -111,15 +167,25 @@ impl Problem {
 }
 
 /// A whole JSON answer.
-pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response<Full<Bytes>> {
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     // What is serialized here is plain data with text keys.
     let body = serde_json::to_vec(value).unwrap_or_default();
     page(status, "application/json", body)
 }
 
 /// A whole answer.
-pub(super) fn page(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+pub(super) fn page(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    answered(status, kind, Body::Whole(Some(body.into())))
+}
+
+/// An answer of server-sent events, and where they go.
+pub(super) fn stream() -> (mpsc::Sender<Bytes>, Response<Body>) {
+    let (to, pieces) = mpsc::channel(AHEAD);
+    (to, answered(StatusCode::OK, "text/event-stream", Body::Stream(pieces)))
+}
+
+fn answered(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -127,7 +193,7 @@ pub(super) fn page(status: StatusCode, kind: &'static str, body: impl Into<Bytes
 }
 
 /// The answer to a method that a path does not have.
-pub(super) fn other_method(allowed: &[&str]) -> Response<Full<Bytes>> {
+pub(super) fn other_method(allowed: &[&str]) -> Response<Body> {
     let listed = allowed.join(", ");
     let mut response =
         Problem::new(Code::MethodNotAllowed, format!("write one of: {listed}")).into_response();

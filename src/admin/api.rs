@@ -4,12 +4,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use policy::{Certificate, Generation};
 use rustix::process::geteuid;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::caller::{Caller, Role};
 use crate::app::Core;
 use crate::audit::By;
 use crate::config::{Admin, ConfigError};
+
+/// So many clients may follow what waits for a person: each keeps one of the socket's places.
+const FOLLOWERS: usize = 16;
 
 /// Orders that wait for the gateway's main loop.
 const WAITING: usize = 16;
@@ -20,6 +23,7 @@ pub(crate) struct Api {
     pub(super) core: Core,
     own_uid: u32,
     orders: mpsc::Sender<ReloadOrder>,
+    pub(super) followers: Arc<Semaphore>,
 }
 
 /// Somebody wants the config read anew.
@@ -50,7 +54,8 @@ impl Api {
     /// The API of a gateway, and the orders that its main loop is to carry out.
     pub(crate) fn new(core: Core) -> (Arc<Self>, mpsc::Receiver<ReloadOrder>) {
         let (orders, waiting) = mpsc::channel(WAITING);
-        (Arc::new(Self { core, own_uid: geteuid().as_raw(), orders }), waiting)
+        let followers = Arc::new(Semaphore::new(FOLLOWERS));
+        (Arc::new(Self { core, own_uid: geteuid().as_raw(), orders, followers }), waiting)
     }
 
     /// A user with its role.

@@ -2,12 +2,14 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
@@ -15,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::Api;
-use super::answer::{Code, Problem};
+use super::answer::{Body, Code, Problem};
 use super::caller::Caller;
 use super::peer::{Namespaces, Stranger};
 use super::routes;
@@ -23,7 +25,8 @@ use super::routes;
 /// A client that has not sent its head by then is dropped.
 pub(super) const HEAD: Duration = Duration::from_secs(10);
 
-/// A client that has not asked and read its answer by then is dropped. A reload may take a while.
+/// A client that has not asked and read its answer by then is dropped, unless it follows a stream of events. A reload may
+/// take a while.
 const CLOCK: Duration = Duration::from_secs(60);
 
 /// How many clients are served at once.
@@ -70,9 +73,14 @@ pub(super) async fn converse<S>(stream: S, caller: Result<Caller, Problem>, api:
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (api, caller) = (Arc::clone(&api), caller.clone());
-        async move { Ok::<_, Infallible>(answer(&api, caller, request).await) }
+    let follows = Arc::new(AtomicBool::new(false));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (api, caller, follows) = (Arc::clone(&api), caller.clone(), Arc::clone(&follows));
+        async move {
+            let response = answer(&api, caller, request).await;
+            follows.store(response.body().is_stream(), Ordering::Relaxed);
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -80,7 +88,12 @@ where
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    match timeout(CLOCK, connection).await {
+    let mut connection = pin!(connection);
+    let mut ended = timeout(CLOCK, connection.as_mut()).await;
+    if ended.is_err() && follows.load(Ordering::Relaxed) {
+        ended = Ok(connection.await);
+    }
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a client of the admin API failed"),
         Err(_) => tracing::debug!("a client of the admin API was too slow"),
@@ -91,7 +104,7 @@ async fn answer(
     api: &Arc<Api>,
     caller: Result<Caller, Problem>,
     request: Request<Incoming>,
-) -> hyper::Response<http_body_util::Full<hyper::body::Bytes>> {
+) -> Response<Body> {
     match caller {
         Ok(caller) => routes::answer(api, &caller, request).await,
         Err(problem) => problem.into_response(),

@@ -37,7 +37,7 @@ use metrics::Metrics;
 pub use by::By;
 pub use history::History;
 pub use line::Line;
-pub use record::{Notice, SandboxChange};
+pub use record::{ApprovalChange, Notice, SandboxChange};
 pub use sink::{Place, Rotation};
 
 /// Counted denials wait at most this long for their line.
@@ -127,6 +127,7 @@ impl Audit {
         let at = dns::clock::now();
         let whose = match notice {
             Notice::Sandbox { sandbox, .. } => Some(&sandbox.id),
+            Notice::Approval { binding, .. } => Some(&binding.sandbox),
             Notice::Enforcement { sandbox, .. } => sandbox,
             Notice::Reload { .. } => None,
         };

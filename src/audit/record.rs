@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 
 use policy::{
-    Answer, Ask, Attempt, CloseEvent, DecisionEvent, Event, Generation, Host, Port, Reason, RuleRef, Sandbox,
-    SandboxId, Timestamp,
+    Answer, Ask, Attempt, AttemptId, Binding, CloseEvent, DecisionEvent, Event, Generation, Host, Port,
+    Reason, RuleRef, Sandbox, SandboxId, Term, Timestamp,
 };
 
 use super::budget::Repeated;
@@ -40,6 +40,21 @@ pub enum Notice<'a> {
         /// Who asked; `None` where the gateway did it by itself.
         by: Option<&'a By>,
     },
+    /// A person has answered what a rule asks, or has taken the answer back.
+    Approval {
+        /// The approval, or the question that was declined.
+        id: AttemptId,
+        /// What it binds.
+        binding: &'a Binding,
+        /// Whose it is, where the policy still knows it.
+        sandbox: Option<&'a Sandbox>,
+        /// What was said.
+        change: ApprovalChange,
+        /// When it was asked.
+        asked_at: Timestamp,
+        /// Who said it.
+        by: &'a By,
+    },
     /// The policy was loaded, or could not be.
     Reload {
         /// The generation in force now.
@@ -62,6 +77,27 @@ pub enum Notice<'a> {
         /// What was seen.
         detail: &'a str,
     },
+}
+
+/// What a person says to what rules ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApprovalChange {
+    /// It is approved, for so long.
+    Approve(Term),
+    /// It is declined.
+    Deny,
+    /// What was approved is so no longer.
+    Revoke,
+}
+
+impl ApprovalChange {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Approve(_) => "approve",
+            Self::Deny => "deny",
+            Self::Revoke => "revoke",
+        }
+    }
 }
 
 /// What happens to sandboxes.
@@ -126,6 +162,9 @@ fn decision<'e>(to: &'e mut Encoder, event: &DecisionEvent<'_>) -> &'e [u8] {
         to.text("would_deny", denied.code(), limit::ID);
     }
     rule(to, event.rule);
+    if let Some(approval) = event.approval {
+        to.shown("approval", &approval.id, limit::ID);
+    }
     if let Some(address) = event.address {
         to.shown("addr", &address, limit::ID);
     }
@@ -188,6 +227,27 @@ pub(super) fn notice<'e>(to: &'e mut Encoder, at: Timestamp, notice: Notice<'_>)
                 to.text("tunnel", id, limit::ID);
             }
             by(to, asked_by);
+        }
+        Notice::Approval { id, binding, sandbox, change, asked_at, by: said_by } => {
+            open(to, at, "approval");
+            to.shown("approval", &id, limit::ID);
+            whose(to, Some(&binding.sandbox), sandbox);
+            to.text("change", change.as_str(), limit::ID);
+            destination(to, Some(&binding.host), Some(binding.port));
+            if let Some(method) = &binding.method {
+                to.text("method", method, limit::METHOD);
+            }
+            if let Some(path) = &binding.path {
+                to.text("path", path.as_str(), limit::PATH);
+            }
+            to.time("asked", asked_at);
+            if let ApprovalChange::Approve(term) = change {
+                to.text("term", term.as_str(), limit::ID);
+                if let Term::Until(end) = term {
+                    to.time("until", end);
+                }
+            }
+            by(to, Some(said_by));
         }
         Notice::Reload { generation, error, by: asked_by } => {
             open(to, at, "reload");

@@ -69,6 +69,7 @@ impl Bench {
         let resolved = Resolved { chain: &[], addresses: &[address.ip()] };
         let permit = match self.check(to) {
             Decision::Allow(permit) => permit,
+            Decision::Ask(_) => panic!("a person is asked"),
             Decision::Deny(denial) => return Err(denial.settle().await),
         };
         let vetted = self.gate.vet(permit, resolved, T).expect("a public address");

@@ -1,7 +1,7 @@
 //! How verbs ask a running gateway, through its admin socket or its admin listener.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -16,6 +16,9 @@ use crate::config;
 
 /// The longest answer that is read: ten thousand sandboxes.
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// The longest line of a stream of events that is read.
+const LINE_LIMIT: u64 = 1024 * 1024;
 
 /// Which gateway is asked.
 #[derive(Debug, Args)]
@@ -101,22 +104,70 @@ impl Admin {
 
     /// Asks: the answer's body as JSON.
     pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Failed> {
-        let (status, body) = self.exchange(method, path, body).map_err(|error| {
-            let next = match error.kind() {
-                io::ErrorKind::InvalidData if self.tls.is_some() => {
-                    "--ca is to be the authority of the gateway's certificate, --cert one that it trusts"
-                }
-                io::ErrorKind::PermissionDenied => {
-                    "call as root or as the gateway's own user, or see [admin]"
-                }
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is the gateway running?",
-                _ => "see the gateway's log",
-            };
-            Failed::Unreachable(format!("cannot ask {self}: {error}; {next}"))
-        })?;
-        let no_json = || Failed::Unreachable(format!("{self} answers with no JSON"));
-        let body: Value = serde_json::from_str(&body).map_err(|_| no_json())?;
+        let (status, body) = self.exchange(method, path, body).map_err(|error| self.unreachable(&error))?;
+        let body = self.json(&body)?;
         if (200..300).contains(&status) { Ok(body) } else { Err(Failed::Refused(body)) }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Failed {
+        let next = match error.kind() {
+            io::ErrorKind::InvalidData if self.tls.is_some() => {
+                "--ca is to be the authority of the gateway's certificate, --cert one that it trusts"
+            }
+            io::ErrorKind::PermissionDenied => "call as root or as the gateway's own user, or see [admin]",
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is the gateway running?",
+            _ => "see the gateway's log",
+        };
+        Failed::Unreachable(format!("cannot ask {self}: {error}; {next}"))
+    }
+
+    fn json(&self, text: &str) -> Result<Value, Failed> {
+        let no_json = || Failed::Unreachable(format!("{self} answers with no JSON"));
+        serde_json::from_str(text).map_err(|_| no_json())
+    }
+
+    /// Follows a stream of server-sent events for as long as it goes on: each event by its name, with its data.
+    pub(super) fn follow(&self, path: &str, mut told: impl FnMut(&str, &Value)) -> Result<(), Failed> {
+        let mut lines = self.open_stream(path).map_err(|error| self.unreachable(&error))?;
+        let mut line = || {
+            let mut line = Vec::new();
+            let read = (&mut lines).take(LINE_LIMIT).read_until(b'\n', &mut line);
+            read.map_err(|error| self.unreachable(&error))?;
+            Ok::<_, Failed>(String::from_utf8_lossy(&line).into_owned())
+        };
+        let is_ok = line()?.split(' ').nth(1) == Some("200");
+        while !matches!(line()?.as_str(), "" | "\r\n") {}
+        let mut name = String::new();
+        loop {
+            let line = line()?;
+            if line.is_empty() {
+                return Ok(());
+            }
+            let line = line.trim_end();
+            if !is_ok {
+                return Err(Failed::Refused(self.json(line)?));
+            }
+            match line.split_once(": ") {
+                Some(("event", event)) => event.clone_into(&mut name),
+                Some(("data", data)) => told(&name, &self.json(data)?),
+                _ => {}
+            }
+        }
+    }
+
+    fn open_stream(&self, path: &str) -> io::Result<Box<dyn BufRead>> {
+        fn begin<S: Read + Write + 'static>(mut stream: S, head: &str) -> io::Result<Box<dyn BufRead>> {
+            stream.write_all(head.as_bytes())?;
+            stream.flush()?;
+            Ok(Box::new(BufReader::new(stream)))
+        }
+        let connection = Connection::open(&self.server)?;
+        // The answer to HTTP/1.0 comes as it is, not in chunks (RFC 9112 section 6.1).
+        let head = format!("GET {path} HTTP/1.0\r\nHost: tidegate\r\n\r\n");
+        match &self.tls {
+            Some(tls) => begin(tls.over(connection)?, &head),
+            None => begin(connection, &head),
+        }
     }
 
     fn exchange(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<(u16, String)> {

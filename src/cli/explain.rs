@@ -4,13 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::Args;
+use policy::approval::{Approvals, Approved};
 use policy::decide::View;
 use policy::explain::Explanation;
 use policy::gate::Resolved;
-use policy::{Ask, Destination, Hostname, LocalAddresses, Port, QType, Reason, SandboxId};
+use policy::{Answer, Ask, Destination, Hostname, LocalAddresses, Port, QType, Reason, SandboxId};
 use prometheus::Registry;
 use serde_json::json;
 
+use super::approved::approved;
 use super::output::{complain, print};
 use super::{ConfigArgs, Outcome};
 use crate::config::{self, Config};
@@ -63,7 +65,11 @@ impl Explain {
                 } else {
                     print(shown(&told, &asked));
                 }
-                if told.reason.is_none_or(is_failure) { Outcome::Done } else { Outcome::Failed }
+                match told.answer {
+                    Answer::Allow => Outcome::Done,
+                    Answer::Deny => Outcome::Failed,
+                    Answer::Ask => Outcome::Asks,
+                }
             }
             Err(complaint) => {
                 complain("explain", complaint);
@@ -79,7 +85,13 @@ impl Explain {
         let local = host::local_addresses().map_err(|error| error_chain(&error))?;
         let config = config::load(&path, dns::clock::now(), &local).map_err(|error| error.to_string())?;
         let sandbox = self.sandbox(&config)?;
-        let view = View { policy: &config.policy, local: &local, now: dns::clock::now() };
+        let approvals = Arc::new(approved(&path, &sandbox));
+        let view = View {
+            policy: &config.policy,
+            local: &local,
+            now: dns::clock::now(),
+            approved: Approved::standing(&approvals),
+        };
         let mut told = match self.captured {
             true => view.explain_captured(&sandbox, &ask),
             false => view.explain(&sandbox, &ask),
@@ -88,7 +100,8 @@ impl Explain {
             if let Some(known) = told.known_addresses.clone() {
                 view.explain_resolved(&mut told, &sandbox, &ask, Resolved { chain: &[], addresses: &known });
             } else if self.resolve {
-                resolve(&config, &local, &view, &mut told, &sandbox, &ask)?;
+                let standing = Arc::clone(&approvals);
+                resolve(&config, &local, standing, &view, &mut told, (&sandbox, &ask))?;
             }
         }
         Ok((told, describe(&ask)))
@@ -174,10 +187,10 @@ fn is_token(byte: u8) -> bool {
 fn resolve(
     config: &Config,
     local: &LocalAddresses,
+    approvals: Arc<Approvals>,
     view: &View<'_>,
     told: &mut Explanation,
-    sandbox: &SandboxId,
-    ask: &Ask,
+    (sandbox, ask): (&SandboxId, &Ask),
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime to resolve with: {error}"))?;
@@ -185,7 +198,8 @@ fn resolve(
         let metrics = dns::Metrics::new(&Registry::new()).map_err(|error| error_chain(&error))?;
         let resolver = dns::Resolver::new(&config.dns, metrics).map_err(|error| error_chain(&error))?;
         let local = Arc::new(local.clone());
-        Ok::<_, String>(lookup::resolve(&resolver, &config.policy, local, sandbox, ask.clone()).await)
+        let found = lookup::resolve(&resolver, &config.policy, local, approvals, sandbox, ask.clone()).await;
+        Ok::<_, String>(found)
     })?;
     match found {
         Some(Ok(found)) if found.addresses.is_empty() && found.chain.is_empty() => {
@@ -198,18 +212,12 @@ fn resolve(
             told.reason = Some(error.reason());
         }
         // Something ended since it was explained.
-        None => told.reason = Some(Reason::PolicyChanged),
+        None => {
+            told.answer = Answer::Deny;
+            told.reason = Some(Reason::PolicyChanged);
+        }
     }
     Ok(())
-}
-
-/// Whether a reason is a failure on the way, not a denial.
-const fn is_failure(reason: Reason) -> bool {
-    matches!(reason, Reason::UpstreamConnectFailed | Reason::UpstreamDnsFailed | Reason::UpstreamTimeout)
-}
-
-fn decision(told: &Explanation) -> &'static str {
-    if told.reason.is_none_or(is_failure) { "allow" } else { "deny" }
 }
 
 fn describe(ask: &Ask) -> String {
@@ -229,11 +237,12 @@ fn record(told: &Explanation, sandbox: &str, asked: &str) -> serde_json::Value {
         json!({ "file": &*place.file, "line": place.line, "column": place.column })
     });
     json!({
-        "decision": decision(told),
+        "decision": told.answer.as_str(),
         "reason": told.reason.map(Reason::code),
         "would_deny": told.would_deny.map(Reason::code),
         "rule": told.rule.as_ref().map(ToString::to_string),
         "place": place,
+        "approval": told.approval.as_ref().map(|approval| approval.id.to_string()),
         "sandbox": sandbox,
         "asked": asked,
         "steps": told.steps,
@@ -241,7 +250,7 @@ fn record(told: &Explanation, sandbox: &str, asked: &str) -> serde_json::Value {
 }
 
 fn shown(told: &Explanation, asked: &str) -> String {
-    let mut text = format!("{}: {asked}\n", decision(told));
+    let mut text = format!("{}: {asked}\n", told.answer.as_str());
     if let Some(reason) = told.reason {
         text.push_str(&format!("reason: {reason}, {}\n", reason.text()));
     }
@@ -251,6 +260,9 @@ fn shown(told: &Explanation, asked: &str) -> String {
     if let Some(rule) = &told.rule {
         let place = rule.place();
         text.push_str(&format!("rule: {rule} ({}:{})\n", place.file, place.line));
+    }
+    if let Some(approval) = &told.approval {
+        text.push_str(&format!("approved by {}: {}\n", approval.by, approval.id));
     }
     for step in &told.steps {
         text.push_str(&format!("  {step}\n"));

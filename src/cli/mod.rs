@@ -1,6 +1,8 @@
 //! The command line: one file a verb. `tidegate help VERB` shows an example of each.
 
 mod admin;
+mod approvals;
+mod approved;
 mod attach;
 mod bridge;
 mod check;
@@ -49,6 +51,7 @@ enum Verb {
     Connect(connect::Connect),
     Bridge(bridge::Bridge),
     Sandbox(sandbox::Sandbox),
+    Approvals(approvals::Approvals),
     Status(status::Status),
     Registries(registries::Registries),
     Probe(probe::Probe),
@@ -74,6 +77,8 @@ enum Outcome {
     Failed,
     /// The command line or the config makes no sense.
     Usage,
+    /// The answer is that a person must say.
+    Asks,
 }
 
 impl From<Outcome> for ExitCode {
@@ -82,6 +87,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Done => 0,
             Outcome::Failed => 1,
             Outcome::Usage => 2,
+            Outcome::Asks => 3,
         })
     }
 }
@@ -104,6 +110,7 @@ pub fn run() -> ExitCode {
         Verb::Connect(verb) => verb.run(),
         Verb::Bridge(verb) => verb.run(),
         Verb::Sandbox(verb) => verb.run(),
+        Verb::Approvals(verb) => verb.run(),
         Verb::Status(verb) => verb.run(),
         Verb::Registries(verb) => verb.run(),
         Verb::Probe(verb) => verb.run(),

@@ -86,13 +86,16 @@ fn show(answer: &Value, json: bool) -> Outcome {
     } else if let Ok(report) = serde_json::from_value::<Report>(answer.clone()) {
         let sandboxes = &answer["sandboxes"];
         show_lines(&format!(
-            "{report}{} sandboxes of the config, {} added; {} paused, {} expired\n{} tunnels of {} clients\n",
+            "{report}{} sandboxes of the config, {} added; {} paused, {} expired\n{} tunnels of {} clients\n\
+             {} approvals, {} questions waiting for one\n",
             sandboxes["config"],
             sandboxes["run_time"],
             sandboxes["paused"],
             sandboxes["expired"],
             answer["tunnels"],
-            answer["clients"]
+            answer["clients"],
+            answer["approvals"],
+            answer["pending"]
         ));
     }
     if answer["ready"] == true { Outcome::Done } else { Outcome::Failed }

@@ -64,6 +64,7 @@ connect = "5s"
 head = "2s"
 idle = "30m"
 drain = "0s"
+approval = "1h"
 
 [sandbox.a]
 identify = [{ listener = "unix:/run/tidegate/s/agent-7/proxy.sock" }]
@@ -87,6 +88,7 @@ identify = [{ listener = "unix:/run/tidegate/s/agent-7/proxy.sock" }]
             head: Duration::from_secs(2),
             idle: Duration::from_secs(30 * 60),
             drain: Duration::ZERO,
+            approval: Duration::from_secs(60 * 60),
         }
     );
 }

@@ -6,7 +6,7 @@ use policy::file::{Config, duration};
 use proxy::Timeouts;
 
 /// The keys of the table.
-pub(super) const KEYS: &[&str] = &["connect", "head", "idle", "drain"];
+pub(super) const KEYS: &[&str] = &["connect", "head", "idle", "drain", "approval"];
 
 /// Reads the table; what it leaves out is what [`Timeouts`] holds by default.
 pub(super) fn read(config: &mut Config<'_>) -> Timeouts {
@@ -20,6 +20,7 @@ pub(super) fn read(config: &mut Config<'_>) -> Timeouts {
         // Shorter ones break event streams, which keep alive every 15 to 60 seconds.
         ("idle", &mut held.idle, Duration::from_secs(1)..=day * 7),
         ("drain", &mut held.drain, Duration::ZERO..=hour),
+        ("approval", &mut held.approval, Duration::from_secs(1)..=day),
     ] {
         if let Some(duration) = table.take(key).and_then(|item| duration::read(&item, range)) {
             *slot = duration;

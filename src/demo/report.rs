@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use policy::approval::Approved;
 use policy::decide::View;
 use policy::{Ask, Destination, Hostname, QType, SandboxId};
 
@@ -107,7 +108,7 @@ fn explained(stage: &Stage) -> String {
     else {
         return text;
     };
-    let view = View { policy: &config.policy, local: &local, now };
+    let view = View { policy: &config.policy, local: &local, now, approved: Approved::NONE };
     for step in STEPS.iter().filter(|step| !stage.can_play(step)) {
         let Some(ask) = ask(step) else { continue };
         let told = view.explain(&agent, &ask);

@@ -10,7 +10,7 @@ use super::sandboxes::SandboxCounts;
 
 /// One place for each reason, and one for none.
 const REASONS: usize = Reason::ALL.len() + 1;
-const ANSWERS: usize = 2;
+const ANSWERS: usize = 3;
 const INBOUNDS: usize = Inbound::ALL.len();
 
 /// The label of a decision or an end without a reason.
@@ -161,6 +161,6 @@ mod tests {
         let count = |inbound| counts.decisions.with_label_values(&[inbound, "deny", "bad_request"]).get();
         assert_eq!((count("connect"), count("dns")), (2, 1));
         let series: usize = registry.gather().iter().map(|family| family.get_metric().len()).sum();
-        assert_eq!(series, 2 + 4, "two decisions, and allow and deny of `other` and `unknown`");
+        assert_eq!(series, 2 + 6, "two decisions, and allow, deny and ask of `other` and `unknown`");
     }
 }

@@ -23,18 +23,20 @@ const UNKNOWN: &str = "unknown";
 struct Counts {
     allow: IntCounter,
     deny: IntCounter,
+    ask: IntCounter,
 }
 
 impl Counts {
     fn new(all: &IntCounterVec, sandbox: &str) -> Self {
         let series = |answer: Answer| all.with_label_values(&[sandbox, answer.as_str()]);
-        Self { allow: series(Answer::Allow), deny: series(Answer::Deny) }
+        Self { allow: series(Answer::Allow), deny: series(Answer::Deny), ask: series(Answer::Ask) }
     }
 
     fn count(&self, answer: Answer) {
         match answer {
             Answer::Allow => self.allow.inc(),
             Answer::Deny => self.deny.inc(),
+            Answer::Ask => self.ask.inc(),
         }
     }
 }

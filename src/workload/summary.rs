@@ -60,6 +60,8 @@ impl Observer for Summary {
                     contact.would_deny += u64::from(decision.would_deny.is_some());
                 }
                 Answer::Deny => contact.denied += 1,
+                // What is sent there is another attempt.
+                Answer::Ask => {}
             }
             if let Some(reason) = reason {
                 contact.reason = Some(reason);

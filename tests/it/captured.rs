@@ -11,6 +11,7 @@ use hickory_proto::{
     op::ResponseCode,
     rr::{RData, RecordType},
 };
+use policy::approval::Approved;
 use policy::{Ask, Destination, SandboxId, decide::View};
 use tidegate::lab::origin::Behaviour;
 
@@ -564,7 +565,7 @@ fn explain_says_of_captured_connections_what_becomes_of_them() {
         ("203.0.113.40:443", Some("port_not_allowed")),
         ("198.18.0.1:443", Some("address_forbidden")),
     ] {
-        let view = View { policy: &policy, local: &local, now: dns::clock::now() };
+        let view = View { policy: &policy, local: &local, now: dns::clock::now(), approved: Approved::NONE };
         let ask = Ask::Stream(Destination::from_authority(to.as_bytes()).unwrap());
         let told = view.explain_captured(&sandbox, &ask);
         assert_eq!(told.reason.map(policy::Reason::code), expected, "{to}");

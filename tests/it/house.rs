@@ -317,7 +317,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
         "[timeouts]\nidle = 10",
         "[registry.r]\nports = [443]",
         "[registry.r]\nhosts = [\"a.example\"]\ninspect = true",
-        "[policy.p]\nask = [\"a.example\"]",
+        "[policy.p]\nask = [\"\"]",
         "[[policy.p.rule]]\nports = [443]",
         "[[policy.p.rule]]\nhost = \"a.example\"\nmethods = []",
         "[internal.x]\nhost = \"a.example\"",

@@ -12,6 +12,7 @@ mod support;
 
 mod admin;
 mod admin_https;
+mod approvals;
 mod attach;
 mod audit;
 mod bridge;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use hickory_proto::rr::RecordType;
+use policy::approval::Approved;
 use policy::{Ask, Destination, Reason, SandboxId, decide::View};
 use serde_json::Value;
 use tidegate::lab::origin::Behaviour;
@@ -28,7 +29,8 @@ allow = [
     "wire.example.com:80", "gateway.example.com:80", "inside.example.com:80", "loopback.example.com:80",
     "multicast.example.com:80", "mixed.example.com:80", "cloaked.example.com:80", "gone.example.com:80",
 ]
-deny = ["bad.w.example.com", "tracker.test", "203.0.113.99"]
+deny = ["bad.w.example.com", "tracker.test", "203.0.113.99", "denied.ask.example.com"]
+ask = ["asked.example.com:443,80", "*.ask.example.com:80", "203.0.113.30:80", "api.example.com:80"]
 
 [internal.billing]
 host = "billing.corp.example"
@@ -74,6 +76,10 @@ enum Answer {
     PortDenied(&'static str),
     /// Every address is forbidden: DNS gives no address, with the same reason.
     AddressDenied(&'static str),
+    /// A person must approve it: DNS says NXDOMAIN, or in a namespace what stands for the name; nothing is asked upstream.
+    Asks,
+    /// The same of a literal.
+    LiteralAsks,
     /// A literal: there is nothing to look up.
     LiteralDenied(&'static str),
     LiteralAllowed,
@@ -81,7 +87,10 @@ enum Answer {
     UpstreamFailed(&'static str),
 }
 
-use Answer::{AddressDenied, Allowed, LiteralAllowed, LiteralDenied, NameDenied, PortDenied, UpstreamFailed};
+use Answer::{
+    AddressDenied, Allowed, Asks, LiteralAllowed, LiteralAsks, LiteralDenied, NameDenied, PortDenied,
+    UpstreamFailed,
+};
 
 const ASKS: &[(&str, u16, Answer)] = &[
     ("api.example.com", 443, Allowed),
@@ -95,6 +104,12 @@ const ASKS: &[(&str, u16, Answer)] = &[
     ("api.example.com", 8080, PortDenied("port_not_allowed")),
     ("git.example.com", 80, PortDenied("port_not_allowed")),
     ("billing.corp.example", 80, PortDenied("port_not_allowed")),
+    ("asked.example.com", 443, Asks),
+    ("asked.example.com", 80, Asks),
+    ("x.ask.example.com", 80, Asks),
+    ("denied.ask.example.com", 80, NameDenied("denied_by_rule")),
+    ("203.0.113.30", 80, LiteralAsks),
+    ("203.0.113.30", 8080, LiteralDenied("port_not_allowed")),
     ("other.example.com", 80, NameDenied("not_listed")),
     ("example.com", 443, NameDenied("not_listed")),
     ("w.example.com", 80, NameDenied("not_listed")),
@@ -134,6 +149,7 @@ impl Answer {
     fn reason(self) -> Option<&'static str> {
         match self {
             Allowed | LiteralAllowed => None,
+            Asks | LiteralAsks => Some("approval_pending"),
             NameDenied(code) | PortDenied(code) | AddressDenied(code) | LiteralDenied(code)
             | UpstreamFailed(code) => Some(code),
         }
@@ -172,7 +188,9 @@ fn invariant_2_one_answer_and_4_a_denied_name_is_never_resolved() {
             ("explain", explain(&scene, host, port)),
         ] {
             // `explain` resolves and judges; it does not dial, so a name without addresses is its failure too.
-            let wanted = (answer.decision().to_owned(), answer.reason().map(str::to_owned));
+            let asks = inbound == "explain" && matches!(answer, Asks | LiteralAsks);
+            let decision = if asks { "ask" } else { answer.decision() };
+            let wanted = (decision.to_owned(), answer.reason().map(str::to_owned));
             if let Some(found) = found
                 && found != wanted
             {
@@ -187,7 +205,7 @@ fn invariant_2_one_answer_and_4_a_denied_name_is_never_resolved() {
 
     for &(host, _, answer) in ASKS {
         let asked = scene.dns().asked_under(host);
-        if let NameDenied(_) = answer
+        if let NameDenied(_) | Asks = answer
             && !ASKS.iter().any(|(other, _, answer)| {
                 other.ends_with(&format!(".{host}")) && !matches!(answer, NameDenied(_))
             })
@@ -195,7 +213,7 @@ fn invariant_2_one_answer_and_4_a_denied_name_is_never_resolved() {
             assert!(asked.is_empty(), "{host} was asked upstream: {asked:?}");
         }
         let exactly = |name: &str| name.trim_end_matches('.').eq_ignore_ascii_case(host);
-        if matches!(answer, NameDenied(_)) {
+        if matches!(answer, NameDenied(_) | Asks) {
             assert!(!asked.iter().any(|asked| exactly(&asked.name)), "{host} was asked upstream");
         }
     }
@@ -239,7 +257,7 @@ fn invariant_2_a_captured_connection_gets_the_answer_of_every_inbound() {
         }
         drop(client);
         let (policy, local) = (inside.gate.policy(), inside.gate.local_addresses());
-        let view = View { policy: &policy, local: &local, now: dns::clock::now() };
+        let view = View { policy: &policy, local: &local, now: dns::clock::now(), approved: Approved::NONE };
         let asked = Destination::from_authority(authority(host, port).as_bytes()).unwrap();
         let told = view.explain_captured(&SandboxId::parse("s1").unwrap(), &Ask::Stream(asked));
         let before_resolving = match answer {
@@ -251,7 +269,7 @@ fn invariant_2_a_captured_connection_gets_the_answer_of_every_inbound() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    for (host, ..) in ASKS.iter().filter(|(.., answer)| matches!(answer, NameDenied(_))) {
+    for (host, ..) in ASKS.iter().filter(|(.., answer)| matches!(answer, NameDenied(_) | Asks)) {
         assert!(
             !inside.asked().iter().any(|asked| asked.eq_ignore_ascii_case(host)),
             "{host} was asked upstream"
@@ -416,7 +434,11 @@ fn explain(scene: &Scene, host: &str, port: u16) -> Option<Found> {
     };
     let text = |field: &str| said.get(field).and_then(Value::as_str).map(str::to_owned);
     let decision = text("decision").unwrap_or_default();
-    let exit = if decision == "allow" { 0 } else { 1 };
+    let exit = match decision.as_str() {
+        "allow" => 0,
+        "ask" => 3,
+        _ => 1,
+    };
     let decision = if output.status.code() == Some(exit) {
         decision
     } else {
@@ -441,6 +463,9 @@ fn dns(scene: &Scene, host: &str, answer: Answer) -> Result<(), String> {
     let found = || Err(format!("{rcodes:?}, {addresses} addresses, {reasons:?}"));
     match answer {
         Allowed | PortDenied(_) if addresses > 0 => Ok(()),
+        Asks if addresses == 0 && reasons.iter().all(|reason| reason == "approval_pending") => {
+            if rcodes.iter().all(|rcode| rcode == "NXDomain") { Ok(()) } else { found() }
+        }
         // An ancestor of an allowed name exists, and has nothing (RFC 8020).
         NameDenied(code) if addresses == 0 && reasons.iter().all(|reason| reason.contains(code)) => {
             let ancestor = ASKS.iter().any(|(other, _, answer)| {

@@ -7,12 +7,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use policy::{Hostname, Peer, Permit, QType, Resolved};
+use policy::{Hostname, Peer, Pending, Permit, QType, Reason, Resolved};
 
 use super::{BLOCKED, Content, Handler, Open, Outcome};
 use crate::answer::Answer;
 use crate::cache::Key;
 use crate::clock;
+use crate::wire::rcode;
 
 /// The seconds for which a bound address may be kept. It holds as long as its namespace; a policy that no longer allows
 /// the name, and a namespace that is attached anew, are to be noticed soon.
@@ -91,6 +92,27 @@ impl Handler {
             return Outcome::Denied(self.gate.refuse_binding(permit, now), Some(OTHER));
         };
         self.bind(permit, &name, qtype)
+    }
+
+    /// A name that a person must approve is resolved by nobody before. In a namespace what stands for it is told all the
+    /// same, so that its client connects, and is then held.
+    pub(super) fn decide_pending(&self, pending: Pending, name: &Hostname, qtype: QType) -> Outcome {
+        let namespace = pending.attempt().peer.namespace.clone();
+        let Some(namespace) = namespace.filter(|_| QType::DEFAULT_OPEN.contains(&qtype)) else {
+            return self.refuse_pending(pending, Reason::ApprovalPending);
+        };
+        let mut address = None;
+        if matches!(qtype, QType::A | QType::AAAA) {
+            let Some(bound) = namespace.bind(name, pending.is_exact()) else {
+                return self.refuse_pending(pending, Reason::LimitNames);
+            };
+            address = Some(if qtype == QType::A { bound.v4.into() } else { bound.v6.into() });
+        }
+        Outcome::Asked(self.gate.answered_pending(pending, rcode::NOERROR, clock::now()), address)
+    }
+
+    pub(super) fn refuse_pending(&self, pending: Pending, reason: Reason) -> Outcome {
+        Outcome::Denied(self.gate.refuse_pending(pending, reason, clock::now()), Some(BLOCKED))
     }
 
     fn bind(&self, permit: Permit, name: &Hostname, qtype: QType) -> Outcome {

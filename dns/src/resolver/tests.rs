@@ -31,7 +31,7 @@ fn permit(gate: &Gate, host: &str, client: &str) -> Permit {
     let destination = Destination::from_authority(format!("{host}:443").as_bytes()).unwrap();
     match gate.check(gate.attempt(clock::now(), &peer, Inbound::Connect, Ask::Stream(destination))) {
         Decision::Allow(permit) => permit,
-        Decision::Deny(denial) => panic!("{denial:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

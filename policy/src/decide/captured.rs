@@ -24,6 +24,7 @@ impl View<'_> {
         let by_address = match &verdict {
             // Learn mode lists nothing.
             Verdict::Allow(_, grant) => grant.rule.is_some(),
+            Verdict::Ask(..) => true,
             Verdict::Deny(_, finding) => {
                 !matches!(finding.reason, Reason::AddressLiteralNotListed | Reason::PortNotAllowed)
             }

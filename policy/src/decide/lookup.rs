@@ -1,7 +1,10 @@
 //! Look-ups: a name is looked up exactly when some port of it is open.
 
+use std::sync::Arc;
+
 use super::search::Candidate;
 use super::{Trace, View, is_special};
+use crate::approval::Approval;
 use crate::attempt::QType;
 use crate::destination::Host;
 use crate::hostname::Hostname;
@@ -15,7 +18,10 @@ use crate::special::exists_by_definition;
 pub(super) struct Openings<'a> {
     allowing: Vec<Candidate<'a>>,
     denying: Vec<Candidate<'a>>,
-    /// The ports of rules with methods or paths, ended ones too: plain rules open nothing there.
+    asking: Vec<Candidate<'a>>,
+    /// What was approved of the name, whatever a rule asks for now.
+    approved: Vec<Arc<Approval>>,
+    /// The ports of rules with methods or paths, ended ones too: plain allow rules open nothing there.
     narrowed: Vec<&'a PortSet>,
     learns: bool,
 }
@@ -23,17 +29,25 @@ pub(super) struct Openings<'a> {
 impl<'a> Openings<'a> {
     pub(super) fn of(view: &View<'_>, sandbox: &'a Sandbox, host: &Host) -> Self {
         let learns = sandbox.learns_at(view.now) && !is_special(host);
-        let (allowing, denying, narrowed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut found = Self { allowing, denying, narrowed, learns };
+        let approved = host.name().map(|name| view.approved.of_name(&sandbox.id, name, view.now).cloned());
+        let mut found = Self {
+            allowing: Vec::new(),
+            denying: Vec::new(),
+            asking: Vec::new(),
+            approved: approved.into_iter().flatten().collect(),
+            narrowed: Vec::new(),
+            learns,
+        };
         view.rules(sandbox, host, |candidate| {
             let rule = candidate.rule;
-            if rule.action() == Action::Allow && rule.narrows() {
+            if rule.action() != Action::Deny && rule.narrows() {
                 found.narrowed.push(rule.ports());
             }
             match rule.action() {
                 _ if !rule.holds_at(view.now) => {}
                 Action::Allow => found.allowing.push(candidate),
                 Action::Deny => found.denying.push(candidate),
+                Action::Ask => found.asking.push(candidate),
             }
         });
         found
@@ -52,16 +66,35 @@ impl<'a> Openings<'a> {
         })
     }
 
+    /// The ask rules for a port which is not among the `closed` ones.
+    fn asking(&self, closed: &[&'a PortSet]) -> impl Iterator<Item = Candidate<'a>> {
+        self.asking
+            .iter()
+            .copied()
+            .filter(|candidate| !candidate.rule.ports().is_covered_by(closed.iter().copied()))
+    }
+
+    /// The approvals of what ask rules ask for, on a port which is not among the `closed` ones.
+    fn approved(&self, closed: &[&'a PortSet]) -> impl Iterator<Item = &Arc<Approval>> {
+        self.approved.iter().filter(|approval| {
+            let port = approval.binding.port;
+            self.asking.iter().any(|candidate| candidate.rule.ports().contains(port))
+                && !closed.iter().any(|ports| ports.contains(port))
+        })
+    }
+
     /// Whether some port is open that is neither denied nor among the `closed` ones.
     pub(super) fn some_port_is_left(&self, closed: &[&'a PortSet]) -> bool {
         let closed: Vec<_> = self.denied().chain(closed.iter().copied()).collect();
         self.opening(&closed).next().is_some()
+            || self.approved(&closed).next().is_some()
             || (self.learns && !PortSet::any().is_covered_by(closed.iter().copied()))
     }
 
     /// Whether it is deny rules that leave no port open.
     fn is_denied(&self) -> bool {
-        PortSet::any().is_covered_by(self.denied()) || (!self.learns && self.opening(&[]).next().is_some())
+        let opens = || self.opening(&[]).next().is_some() || self.asking(&[]).next().is_some();
+        PortSet::any().is_covered_by(self.denied()) || (!self.learns && opens())
     }
 }
 
@@ -94,9 +127,20 @@ impl View<'_> {
             opens_type |= counts && candidate.rule.opens_qtype(qtype);
             best = Candidate::better(best, candidate);
         }
-        let granted = match best {
-            Some(best) => self.allow(&host, best.to_ref(), false, trace),
-            None if found.is_denied() => {
+        let mut asking = None;
+        if best.is_none() {
+            for candidate in found.asking(&denied) {
+                opens_type |= candidate.rule.opens_qtype(qtype);
+                asking = Candidate::better(asking, candidate);
+            }
+        }
+        let granted = match (best, asking) {
+            (Some(best), _) => self.allow(&host, best.to_ref(), false, trace),
+            (None, Some(asking)) => {
+                let given = found.approved(&denied).next().cloned();
+                self.ask(&host, asking.to_grant(given), trace)
+            }
+            (None, None) if found.is_denied() => {
                 let rule = found.denying.first().map(|candidate| candidate.to_ref());
                 trace.step(|| match &rule {
                     Some(rule) => format!("deny: {rule:?} leaves no port open"),
@@ -104,7 +148,7 @@ impl View<'_> {
                 });
                 Err(Finding { reason: Reason::DeniedByRule, rule, name_exists })
             }
-            None => {
+            (None, None) => {
                 opens_type = qtype.is_open_by_default();
                 self.nothing_matched(sandbox, &host, Finding::bare(Reason::NotListed), trace)
             }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::approval::Approval;
 use crate::destination::{Host, Port};
 use crate::pattern::HostView;
-use crate::policy::Finding;
+use crate::policy::{Finding, Grant, Need};
 use crate::reason::Reason;
-use crate::rule::RuleRef;
+use crate::rule::{Action, RuleRef};
 use crate::ruleset::{RuleSet, RuleView};
 use crate::time::Timestamp;
 
@@ -22,6 +23,12 @@ pub(super) struct Candidate<'a> {
 impl<'a> Candidate<'a> {
     pub(super) fn to_ref(self) -> RuleRef {
         RuleRef::new(Arc::clone(self.set), self.index)
+    }
+
+    /// What the ask rule lets through with an approval, and does not without one.
+    pub(super) fn to_grant(self, approval: Option<Arc<Approval>>) -> Grant {
+        let approval = approval.map_or(Need::Wanted, Need::Given);
+        Grant { rule: Some(self.to_ref()), would_deny: None, narrowed: false, approval }
     }
 
     /// Of two rules that match, the one whose attributes hold.
@@ -54,7 +61,8 @@ pub(super) struct Search<'a> {
     request: Option<(&'a str, &'a str)>,
     plain: Option<Candidate<'a>>,
     narrow: Option<Candidate<'a>>,
-    /// Whether some rule for this host and port has methods or paths.
+    asking: Option<Candidate<'a>>,
+    /// Whether some allow or ask rule for this host and port has methods or paths.
     narrowed: bool,
     near_path: Option<Candidate<'a>>,
     near_method: Option<Candidate<'a>>,
@@ -69,6 +77,7 @@ impl<'a> Search<'a> {
             request,
             plain: None,
             narrow: None,
+            asking: None,
             narrowed: false,
             near_path: None,
             near_method: None,
@@ -87,8 +96,10 @@ impl<'a> Search<'a> {
             self.near_port = Candidate::better(self.near_port, candidate);
             return;
         }
+        let asks = rule.action() == Action::Ask;
         if !rule.narrows() {
-            self.plain = Candidate::better(self.plain, candidate);
+            let best = if asks { &mut self.asking } else { &mut self.plain };
+            *best = Candidate::better(*best, candidate);
             return;
         }
         self.narrowed = true;
@@ -100,7 +111,10 @@ impl<'a> Search<'a> {
                 self.near_path = Candidate::better(self.near_path, candidate);
             }
             // A stream to a narrowed host is let through to have each of its requests judged.
-            Some(_) | None => self.narrow = Candidate::better(self.narrow, candidate),
+            Some(_) | None => {
+                let best = if asks { &mut self.asking } else { &mut self.narrow };
+                *best = Candidate::better(*best, candidate);
+            }
         }
     }
 
@@ -110,6 +124,12 @@ impl<'a> Search<'a> {
 
     pub(super) fn best(&self) -> Option<Candidate<'a>> {
         if self.narrowed { self.narrow } else { self.plain }
+    }
+
+    /// The ask rule that matches in full and speaks for them all: also beside rules that narrow the host, which it does
+    /// not widen by itself.
+    pub(super) const fn asking(&self) -> Option<Candidate<'a>> {
+        self.asking
     }
 
     /// The nearest miss names the reason.

@@ -68,11 +68,10 @@ fn policy(
         table.spot().mistake(format!("{} is no name for a policy", quoted(name)), NAME_HINT);
     }
     let mut rules = Vec::new();
-    for (key, action) in [("allow", Action::Allow), ("deny", Action::Deny)] {
+    for (key, action) in [("allow", Action::Allow), ("deny", Action::Deny), ("ask", Action::Ask)] {
         let Some(entries) = table.take(key).and_then(|item| item.list()) else { continue };
         rules.extend(entries.zip(0..).filter_map(|(each, at)| entry(name, &each, action, at, context)));
     }
-    later(&mut table, "ask", "rules that ask a person", "list the hosts in `allow` or leave them denied");
     let registries = names(&mut table, ("registries", "registry"), &existing.names, existing.whole);
     let named = table.take("lists").and_then(|item| item.strings()).unwrap_or_default();
     let lists = named.iter().filter_map(|(text, item)| lists.list(text, item)).collect();
@@ -83,14 +82,6 @@ fn policy(
     let place = table.spot().place();
     table.finish();
     PolicySource { name: name.into(), place, rules, lists, registries }
-}
-
-/// An empty list asks for nothing, so it may stay.
-fn later(table: &mut Table<'_>, key: &'static str, what: &str, hint: &str) {
-    let Some(item) = table.take(key) else { return };
-    if item.list().is_some_and(|mut list| list.next().is_some()) {
-        Item::not_built_yet(&item, what, hint);
-    }
 }
 
 fn twice(rules: &[Rule], spot: &super::reader::Spot<'_>) {

@@ -1,4 +1,4 @@
-//! Entries of `allow` and `deny`, and `[[policy.X.rule]]`.
+//! Entries of `allow`, `deny` and `ask`, and `[[policy.X.rule]]`.
 
 use ipnet::IpNet;
 
@@ -6,10 +6,10 @@ use super::mistake::quoted;
 use super::reader::{Item, Table};
 use super::terms::{check_plain_http, ports, terms};
 use crate::destination::Port;
-use crate::pattern::{Entry, EntryError, HostPattern, PortSet};
+use crate::pattern::{Broadness, Entry, EntryError, HostPattern, PortSet};
 use crate::reason::Reason;
 use crate::rule::{Action, Rule, RuleName};
-use crate::special::{AddressBook, AddressClass, LocalAddresses, name_floor};
+use crate::special::{AddressBook, AddressClass, LocalAddresses, name_floor, special_use_name};
 
 /// What entries are checked against.
 #[derive(Clone, Copy)]
@@ -55,13 +55,64 @@ impl Context<'_> {
     }
 }
 
+impl Context<'_> {
+    /// Reports an ask rule that would never ask: a person is asked for ordinary names and public addresses only.
+    fn check_askable(&self, host: &HostPattern, item: &Item<'_>) -> bool {
+        let name = match host {
+            HostPattern::Exact(name) | HostPattern::Below(name) | HostPattern::ApexAndBelow(name) => {
+                Some(name)
+            }
+            HostPattern::InnerStar(star) => Some(&star.after),
+            HostPattern::Any | HostPattern::Net(_) => None,
+        };
+        // `*.com` is broad, not special: single labels are where nothing stands before them.
+        let special = name.filter(|name| !name.is_single_label() || matches!(host, HostPattern::Exact(_)));
+        let found = match host {
+            HostPattern::Net(net) => {
+                let class = |address| self.addresses.classify(address, self.local);
+                let public = [net.network(), net.broadcast()].map(class) == [AddressClass::Public; 2];
+                (!public).then_some("the address is not public, and a person's word does not open it")
+            }
+            _ if special.is_some_and(|name| special_use_name(name).is_some()) => {
+                Some("the name is reserved for special use, and a person's word does not open it")
+            }
+            _ => None,
+        };
+        if let Some(what) = found {
+            let text = quoted(item.as_string().unwrap_or_default());
+            item.mistake(format!("{text}: {what}"), "list it in `allow`, or leave it denied");
+        }
+        found.is_none()
+    }
+
+    /// Reports a rule that could never do what it says.
+    fn check(&self, action: Action, host: &HostPattern, item: &Item<'_>) -> bool {
+        match action {
+            Action::Deny => true,
+            Action::Allow => self.check_floor(host, item),
+            Action::Ask => self.check_floor(host, item) && self.check_askable(host, item),
+        }
+    }
+}
+
+/// Why a rule must say that it is meant to be broad.
+fn needs_broad(action: Action, host: &HostPattern) -> Option<Broadness> {
+    match action {
+        Action::Allow => host.needs_broad(),
+        // Denying much is no danger, but `*` would make the policy say nothing else.
+        Action::Deny => host.needs_broad().filter(|_| *host == HostPattern::Any),
+        // A person sees each name by itself.
+        Action::Ask => host.needs_broad().filter(|_| *host != HostPattern::Any),
+    }
+}
+
 /// Reports what is wrong with an entry, and what to write instead.
 pub(super) fn refuse(item: &Item<'_>, error: &EntryError) {
     let text = item.as_string().unwrap_or_default();
     item.mistake(format!("{}: {error}", quoted(text)), error.hint());
 }
 
-/// Reads one entry of an `allow` or `deny` list.
+/// Reads one entry of an `allow`, `deny` or `ask` list.
 pub(super) fn entry(
     policy: &str,
     item: &Item<'_>,
@@ -71,12 +122,7 @@ pub(super) fn entry(
 ) -> Option<Rule> {
     let text = item.string()?;
     let entry = Entry::parse(text).inspect_err(|error| refuse(item, error)).ok()?;
-    let broad = match action {
-        Action::Allow => entry.needs_broad(),
-        // Denying much is no danger, but `*` would make the policy say nothing else.
-        Action::Deny => entry.needs_broad().filter(|_| entry.host == HostPattern::Any),
-    };
-    if let Some(broad) = broad {
+    if let Some(broad) = needs_broad(action, &entry.host) {
         let hint = format!(
             "if that is meant, write a `[[policy.{policy}.rule]]` with host = \"{}\" and broad = true",
             entry.host
@@ -84,7 +130,7 @@ pub(super) fn entry(
         item.mistake(format!("{} {broad}", quoted(text)), hint);
         return None;
     }
-    if action == Action::Allow && !context.check_floor(&entry.host, item) {
+    if !context.check(action, &entry.host, item) {
         return None;
     }
     let ports = entry.ports.unwrap_or_else(|| default_ports(action));
@@ -103,49 +149,30 @@ pub(super) fn entry(
 /// A bare host means HTTPS where it opens something, and everything where it closes something.
 pub(super) fn default_ports(action: Action) -> PortSet {
     match action {
-        Action::Allow => PortSet::from(Port::HTTPS),
+        Action::Allow | Action::Ask => PortSet::from(Port::HTTPS),
         Action::Deny => PortSet::any(),
     }
-}
-
-/// What `action` may say.
-#[derive(Clone, Copy, PartialEq)]
-enum Written {
-    Plain(Action),
-    Ask,
 }
 
 /// Reads one `[[policy.X.rule]]`.
 pub(super) fn long_form(mut table: Table<'_>, at: u32, context: &Context<'_>) -> Option<Rule> {
     let id = table.take("id").and_then(|item| name(&item));
-    let words = [
-        ("allow", Written::Plain(Action::Allow)),
-        ("deny", Written::Plain(Action::Deny)),
-        ("ask", Written::Ask),
-    ];
-    let action = match table.take("action") {
-        None => Some(Action::Allow),
-        Some(item) => match item.one_of(&words) {
-            Some(Written::Plain(action)) => Some(action),
-            Some(Written::Ask) => {
-                item.not_built_yet("rules that ask a person", "allow or deny the host");
-                None
-            }
-            None => None,
-        },
-    };
+    let words = [("allow", Action::Allow), ("deny", Action::Deny), ("ask", Action::Ask)];
+    let action = table.take("action").map_or(Some(Action::Allow), |item| item.one_of(&words));
     let broad = table.take("broad").and_then(|item| item.boolean()).unwrap_or(false);
     let host = table.require("host", "write host = \"api.example.com\"").and_then(|item| {
         let host = HostPattern::parse(item.string()?).inspect_err(|error| refuse(&item, error)).ok()?;
-        let deny = action == Some(Action::Deny);
-        if let Some(reason) = host.needs_broad().filter(|_| !broad && !deny) {
+        // What a rule with an action that is none would do is unknown: it is checked as the strictest.
+        let action = action.unwrap_or(Action::Allow);
+        let reason = host.needs_broad().filter(|_| !broad && action != Action::Deny);
+        if let Some(reason) = reason.filter(|_| action != Action::Ask || host != HostPattern::Any) {
             item.mistake(
                 format!("{} {reason}", quoted(&host.to_string())),
                 "if that is meant, add broad = true",
             );
             return None;
         }
-        (deny || context.check_floor(&host, &item)).then_some(host)
+        context.check(action, &host, &item).then_some(host)
     });
     let written_ports = table.take("ports").map(|item| ports(&item));
     let terms = terms(&mut table, action);

@@ -464,10 +464,8 @@ fn rules_that_could_not_work_are_refused() {
 #[test]
 fn what_is_not_built_yet_says_so() {
     for text in [
-        "[policy.a]\nask = [\"a.example.com\"]",
         "[registry.x]\nhosts = [\"a.example.com\"]\ninspect = true",
         "[registry.x]\nhosts = [\"a.example.com:80\", \"b.example.com\"]\nmethods = [\"GET\"]",
-        "[[policy.a.rule]]\nhost = \"a.example.com\"\naction = \"ask\"",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\ninspect = true",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\ninject = [{ header = \"A\", value_file = \"/x\" }]",
         "[[policy.a.rule]]\nhost = \"a.example.com\"\nmethods = [\"GET\"]",
@@ -483,6 +481,49 @@ fn what_is_not_built_yet_says_so() {
     loaded(
         "[policy.a]\nask = []\nlists = []\nregistries = []\n[[policy.a.rule]]\nhost = \"a.example.com\"\ninspect = false",
     );
+}
+
+#[test]
+fn rules_that_ask_are_for_ordinary_names_and_public_addresses() {
+    loaded(
+        "[policy.a]\nask = [\"a.example.com\", \"*\", \"*.b.example.com:80\", \"8.8.8.0/24:53\"]\n\
+         [[policy.a.rule]]\nhost = \"*\"\nports = [80]\naction = \"ask\"\nqtypes = [\"A\"]\n\
+         [[policy.a.rule]]\nhost = \"*.com\"\nbroad = true\naction = \"ask\"",
+    );
+    for (entry, what) in [
+        ("printer.local", "reserved for special use"),
+        ("*.docker.internal", "reserved for special use"),
+        ("intranet", "reserved for special use"),
+        ("localhost", "never means a host"),
+        ("metadata.google.internal", "metadata endpoint"),
+        ("10.0.0.1", "not public"),
+        ("192.168.0.0/24", "not public"),
+        ("[fd00::1]:443", "not public"),
+        ("169.254.169.254", "metadata endpoint"),
+        ("*.com", "public suffix"),
+        ("8.0.0.0/8", "range"),
+    ] {
+        for text in [
+            format!("[policy.a]\nask = [{entry:?}]"),
+            format!("[[policy.a.rule]]\nhost = {:?}\naction = \"ask\"", entry.trim_end_matches(":443")),
+        ] {
+            let mistake = one_mistake(&text);
+            assert!(mistake.what.contains(what), "{text}: {mistake}");
+        }
+    }
+    assert!(one_mistake("[policy.a]\nallow = [\"*\"]").hint.contains("broad = true"));
+}
+
+#[test]
+fn a_plain_entry_beside_a_rule_that_asks_for_methods_is_shadowed() {
+    let text = |list: &str| {
+        format!(
+            "[policy.p]\n{list} = [\"web.example.com:80\"]\n[[policy.p.rule]]\naction = \"ask\"\nhost = \"web.example.com\"\n\
+             ports = [80]\nmethods = [\"POST\"]\n[sandbox.s]\npolicies = [\"p\"]\n"
+        )
+    };
+    assert!(one_mistake(&text("allow")).what.contains("rule_shadowed"));
+    loaded(&text("ask"));
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Gate;
 use crate::attempt::Ask;
-use crate::decide::View;
 use crate::decision::Permit;
 use crate::hostname::Hostname;
 use crate::policy::Sandbox;
@@ -32,7 +31,7 @@ impl AliasJudge {
     #[must_use]
     pub fn allows(&self, alias: &Hostname) -> bool {
         let held = self.gate.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.gate.now() };
+        let view = held.view(self.gate.now());
         let sandbox = held.policy.sandbox(&self.sandbox.id).unwrap_or(&self.sandbox);
         view.judge_alias(sandbox, &self.ask, &[], alias).is_ok()
     }

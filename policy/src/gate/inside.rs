@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::Gate;
 use crate::attempt::{Ask, Attempt, QType};
 use crate::bound::Names;
-use crate::decide::{Silent, View};
+use crate::decide::Silent;
 use crate::decision::{Decision, Denial, Permit, Unsettled};
 use crate::hostname::Hostname;
 use crate::namespace::Namespace;
@@ -44,7 +44,7 @@ impl Gate {
     #[must_use]
     pub fn by_name(&self, attempt: &Attempt) -> ByName {
         let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.advance(attempt.at) };
+        let view = held.view_for(attempt, self.advance(attempt.at));
         if view.decide_captured(attempt.identity(), &attempt.ask, &mut Silent).is_some() {
             return ByName::No;
         }
@@ -70,7 +70,8 @@ impl Gate {
     /// Decides the look-up of the name behind a bound address: it may be told exactly when `name` may be looked up.
     pub fn check_reverse(&self, attempt: Attempt, name: &Hostname) -> Decision {
         let forward = Ask::Lookup { name: name.clone(), qtype: QType::A };
-        self.check_as(attempt, Some(&forward))
+        let now = attempt.at;
+        self.check_as(attempt, Some(&forward), now)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Judging what a tunnel shows of its destination in its first bytes (step 9).
 
 use super::Gate;
-use crate::decide::View;
 use crate::decision::Permit;
 use crate::destination::Host;
 use crate::hostname::Hostname;
@@ -49,7 +48,7 @@ impl Gate {
     /// The name beside a literal destination meets the floor and deny rules only.
     fn judge_beside_literal(&self, permit: &Permit, host: &Host) -> Result<(), Reason> {
         let held = self.in_force.load();
-        let view = View { policy: &held.policy, local: &held.local, now: self.now() };
+        let view = held.view(self.now());
         view.judge_beside_literal(&permit.sandbox, host, &permit.attempt.ask)
     }
 }

@@ -1,5 +1,6 @@
 //! The gate as its callers use it, and the properties that every policy has.
 
+mod asks;
 mod inside;
 mod permits;
 mod refusals;
@@ -11,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::approval::Approved;
 use crate::attempt::QType;
+use crate::decide::View;
 use crate::decision::FirstBytes;
 use crate::destination::Destination;
 use crate::identity::Evidence;
@@ -51,7 +54,7 @@ impl Observer for Recorder {
 fn entry(text: &str, action: Action, terms: Option<Terms>) -> Rule {
     let entry = Entry::parse(text).expect("an entry");
     let bare = match action {
-        Action::Allow => PortSet::parse("443").expect("a port"),
+        Action::Allow | Action::Ask => PortSet::parse("443").expect("a port"),
         Action::Deny => PortSet::any(),
     };
     Rule {
@@ -147,14 +150,16 @@ impl Bench {
     fn permit(&self, ask: Ask) -> Permit {
         match self.check(ask) {
             Decision::Allow(permit) => permit,
+            Decision::Ask(_) => panic!("a person is asked"),
             Decision::Deny(denial) => panic!("denied: {}", denial.value.reason()),
         }
     }
 
-    /// The reason, or `allow`.
+    /// The reason, or `allow`, or `ask`.
     fn answer(&self, ask: Ask) -> &'static str {
         match self.check(ask) {
             Decision::Allow(_) => "allow",
+            Decision::Ask(_) => "ask",
             Decision::Deny(denial) => denial.value.reason().code(),
         }
     }
@@ -611,7 +616,7 @@ fn a_permit_tells_whose_it_is_and_under_what() {
 fn what_is_explained_is_what_is_served() {
     let bench = Bench::new(vec![allow("api.example.com"), allow("8.8.8.8:443"), deny("bad.example.com")]);
     let (policy, local) = (bench.gate.policy(), bench.gate.local_addresses());
-    let view = View { policy: &policy, local: &local, now: NOW };
+    let view = View { policy: &policy, local: &local, now: NOW, approved: Approved::NONE };
     let sandbox = SandboxId::parse("s1").expect("a name");
     let told = view.explain(&sandbox, &stream("api.example.com:443"));
     let limits = format!("limits: of sandbox s1: {}", crate::limits::Limits::default());
@@ -644,7 +649,7 @@ fn a_denied_name_above_a_listed_one_exists() {
     let bench = Bench::new(vec![allow("a.metadata.google.internal.example"), allow("x.localhost.example")]);
     let exists = |name: &str| match bench.check(lookup(name, QType::A)) {
         Decision::Deny(denial) => (denial.value.name_exists(), denial.value.rcode()),
-        Decision::Allow(_) => panic!("{name} is allowed"),
+        Decision::Allow(_) | Decision::Ask(_) => panic!("{name} is not denied"),
     };
     assert_eq!(exists("metadata.google.internal.example"), (true, Some(0)));
     assert_eq!(exists("localhost.example"), (true, Some(0)));
@@ -660,7 +665,8 @@ fn public_words_are_what_the_docs_say() {
         (QType::HTTPS.to_string(), QType(999).to_string()),
         ("HTTPS".to_owned(), "TYPE999".to_owned())
     );
-    assert_eq!((Answer::Allow.as_str(), Answer::Deny.as_str()), ("allow", "deny"));
+    let words = [Answer::Allow, Answer::Deny, Answer::Ask].map(Answer::as_str);
+    assert_eq!(words, ["allow", "deny", "ask"]);
 }
 
 /// Entries over a small alphabet, so that rules and attempts meet often.
@@ -751,7 +757,7 @@ proptest! {
                 let narrowed = permit.grant.narrowed;
                 bench.gate.vet(permit, resolved(), NOW).is_ok() && !narrowed
             }
-            Decision::Deny(_) => false,
+            Decision::Ask(_) | Decision::Deny(_) => false,
         };
         prop_assert_eq!(bench.gate.still_allows(&live, NOW).is_ok(), again);
     }
@@ -777,7 +783,7 @@ proptest! {
             Decision::Allow(permit) => {
                 bench.gate.vet(permit, Resolved { chain, addresses: &address }, NOW).is_ok()
             }
-            Decision::Deny(_) => false,
+            Decision::Ask(_) | Decision::Deny(_) => false,
         };
         // Both sides of every border that a rule has.
         let ports = [1_u16, 79, 80, 81, 399, 400, 443, 500, 501, u16::MAX];

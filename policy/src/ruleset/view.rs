@@ -46,7 +46,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// Allow or deny.
+    /// What it does.
     #[must_use]
     pub const fn action(self) -> Action {
         self.record.action

@@ -61,7 +61,7 @@ impl Request<'_> {
             matches!(self.head.method(), "GET" | "HEAD" | "OPTIONS") && self.head.body == BodyLength::None;
         let mut reuse = Some(if safe { Duration::MAX } else { FRESH });
         loop {
-            let mut route = match self.route(reuse).await {
+            let mut route = match self.route(reuse, &mut client).await {
                 Ok(route) => route,
                 Err(refused) => {
                     return refuse(client, self.head, &refused, false, self.gateway.timeouts.head).await;
@@ -120,9 +120,9 @@ impl Request<'_> {
     }
 
     /// Decides the request and finds a connection for it: one that has rested at most `reuse`, or a new one.
-    async fn route(&self, reuse: Option<Duration>) -> Result<Route, Refused> {
+    async fn route(&self, reuse: Option<Duration>, client: &mut Leg) -> Result<Route, Refused> {
         let gateway = self.gateway;
-        let permit = gateway.decide(self.attempt(), self.whose).await?;
+        let permit = gateway.decide(self.attempt(), self.whose, client.left()).await?;
         match reuse.and_then(|most| gateway.pool.take(&Key::of(&permit)?, permit.rule(), most)) {
             Some(idle) => {
                 let Idle { stream, address, chain, .. } = idle;

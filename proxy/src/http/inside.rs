@@ -64,7 +64,7 @@ impl Inside<'_> {
             };
             head.keep_alive &= !*stopping.borrow();
             let request = self.request(&head)?;
-            let next = match self.judge(&request, &client).await {
+            let next = match self.judge(&request, &mut client).await {
                 Ok(session) => match self.exchange(&request, session, client, upstream).await {
                     Ok(both) => {
                         (client, upstream) = both;
@@ -123,7 +123,7 @@ impl Inside<'_> {
     }
 
     /// Judges one request; it is on record then.
-    async fn judge(&self, request: &Request<'_>, client: &Leg) -> Result<Session, Refused> {
+    async fn judge(&self, request: &Request<'_>, client: &mut Leg) -> Result<Session, Refused> {
         let gate = &self.gateway().gate;
         let permit = self.tunnel.permit();
         let Some(allowed) = permit.destination() else { return Err(self.bad(request).await) };
@@ -138,7 +138,15 @@ impl Inside<'_> {
         }
         let attempt =
             gate.attempt(now(), self.peer, Inbound::Http, ask(request.head, allowed, request.target));
-        let permit = self.gateway().decide(attempt, self.client).await?;
+        // What was approved for the tunnel alone is good for what is asked for in it.
+        let attempt = attempt.inside(permit.attempt().id);
+        let gone = async {
+            tokio::select! {
+                () = client.left() => {}
+                () = poll_fn(|cx| self.tunnel.meter().poll_killed(cx)) => {}
+            }
+        };
+        let permit = self.gateway().decide(attempt, self.client, gone).await?;
         let address = self.tunnel.address();
         let resolved = Resolved { chain: &[], addresses: &[address.ip()] };
         match gate.vet(permit, resolved, now()) {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::body::{BadBody, Transfer};
+use crate::hold::left;
 use crate::stream::{BUFFER, Stream, with_buffer};
 use crate::tunnel::pipe::{self, Filled, Pipe};
 use crate::tunnel::{Gauge, Over};
@@ -140,6 +141,11 @@ impl Leg {
     /// [`Self::poll_fill`], waited for.
     pub(crate) async fn fill(&mut self) -> io::Result<usize> {
         poll_fn(|cx| self.poll_fill(cx)).await
+    }
+
+    /// Resolves when the other side ends or fails. What it sends meanwhile is kept.
+    pub(crate) async fn left(&mut self) {
+        left(&mut self.stream, &mut self.unread).await;
     }
 
     /// Sends what is to be sent and closes, so that the other side gets all of it.

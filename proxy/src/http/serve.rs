@@ -15,6 +15,7 @@ use super::request::Next;
 use crate::connection::Connection;
 use crate::credentials;
 use crate::first_bytes::Established;
+use crate::hold::left;
 
 /// What a CONNECT gets: no header has a meaning here (RFC 9110 §9.3.6).
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -123,11 +124,12 @@ pub(crate) async fn read_head(
     }
 }
 
-async fn connect(mut connection: Connection, early: Vec<u8>, head: RequestHead) -> Option<Established> {
+async fn connect(mut connection: Connection, mut early: Vec<u8>, head: RequestHead) -> Option<Established> {
     let form = Form::of(&head, false);
     let Target::Authority(destination) = head.target else { return None };
     let attempt = connection.attempt(Inbound::Connect, Ask::Stream(destination));
-    match connection.gateway().open(attempt, &connection.client).await {
+    let Connection { stream, client, .. } = &mut connection;
+    match client.gateway().open(attempt, client, left(stream, &mut early)).await {
         Ok(opened) => {
             connection.stream.send(ESTABLISHED).await.ok()?;
             Some(Established::new(connection, early, opened))

@@ -11,6 +11,7 @@ use self::wire::{LONGEST, Malformed, Method, Read, Reply, Request};
 use crate::connection::Connection;
 use crate::credentials;
 use crate::first_bytes::Established;
+use crate::hold::left;
 use crate::open::Refused;
 
 /// Serves a connection whose first bytes are there. Returns a tunnel where one was asked for and opened.
@@ -41,7 +42,8 @@ pub(crate) async fn serve(
     match request {
         Request::Connect(destination) => {
             let attempt = connection.attempt(Inbound::Socks5, Ask::Stream(destination));
-            match connection.gateway().open(attempt, &connection.client).await {
+            let Connection { stream, client, .. } = &mut connection;
+            match client.gateway().open(attempt, client, left(stream, &mut bytes)).await {
                 Ok(opened) => {
                     connection.stream.send(&Reply::Succeeded.bytes()).await.ok()?;
                     return Some(Established::new(connection, bytes, opened));

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::opening::{Opening, OpeningReader};
 use crate::connection::Connection;
 use crate::first_bytes::{ACCESS_DENIED, Established};
+use crate::hold::left;
 use crate::http::head::{BadHead, RequestHead, Target};
 use crate::http::reply::{self, Form};
 use crate::open::{Opened, Refused};
@@ -61,13 +62,15 @@ pub(crate) async fn serve(
         ByName::No => None,
     };
     if let Some(until) = until {
-        let first = First::read(&mut connection.stream, until).await;
+        let first = First::read(&mut connection.stream, Vec::new(), until).await;
         return Box::pin(by_name(connection, attempt, first)).await;
     }
-    match connection.gateway().open(attempt, &connection.client).await {
-        Ok(opened) => Some(Established::new(connection, Vec::new(), opened)),
+    let mut ahead = Vec::new();
+    let Connection { stream, client, .. } = &mut connection;
+    match client.gateway().open(attempt, client, left(stream, &mut ahead)).await {
+        Ok(opened) => Some(Established::new(connection, ahead, opened)),
         Err(refused) => {
-            let first = First::read(&mut connection.stream, Instant::now() + PATIENCE).await;
+            let first = First::read(&mut connection.stream, ahead, Instant::now() + PATIENCE).await;
             Box::pin(turn_away(connection, &refused, first)).await;
             None
         }
@@ -91,7 +94,7 @@ async fn refuse_unmeant(connection: Connection, own: SocketAddr) {
 }
 
 /// Goes on with a connection to an address that no rule lists, by what its client shows.
-async fn by_name(connection: Connection, mut attempt: Attempt, first: First) -> Option<Established> {
+async fn by_name(mut connection: Connection, mut attempt: Attempt, mut first: First) -> Option<Established> {
     let shown = match &first.opening {
         None => {
             refuse_silent(connection, attempt).await;
@@ -115,7 +118,7 @@ async fn by_name(connection: Connection, mut attempt: Attempt, first: First) -> 
         show(&mut attempt, name);
     }
     let is_http = matches!(first.opening, Some(Opening::Http(_)));
-    match open(&connection, attempt, is_http).await {
+    match open(&mut connection, attempt, is_http, &mut first.bytes).await {
         Ok(opened) => {
             let mut established = Established::new(connection, first.bytes, opened);
             established.is_http = is_http;
@@ -147,9 +150,15 @@ fn is_for_one_host(head: &RequestHead) -> bool {
     }
 }
 
-async fn open(connection: &Connection, attempt: Attempt, is_http: bool) -> Result<Opened, Refused> {
-    let gateway = connection.gateway();
-    let permit = gateway.decide(attempt, &connection.client).await?;
+async fn open(
+    connection: &mut Connection,
+    attempt: Attempt,
+    is_http: bool,
+    ahead: &mut Vec<u8>,
+) -> Result<Opened, Refused> {
+    let Connection { stream, client, .. } = connection;
+    let gateway = client.gateway();
+    let permit = gateway.decide(attempt, client, left(stream, ahead)).await?;
     if is_http && permit.first_bytes() == FirstBytes::Tls {
         // What would be found in the tunnel is known already.
         let denial = gateway.gate.refuse_permit(permit, Reason::TlsRequired, now());
@@ -163,7 +172,7 @@ async fn open(connection: &Connection, attempt: Attempt, is_http: bool) -> Resul
 async fn refuse_silent(connection: Connection, attempt: Attempt) {
     let gateway = connection.gateway();
     // A refusal is on record already.
-    if let Ok(permit) = gateway.decide(attempt, &connection.client).await {
+    if let Ok(permit) = gateway.decide_at_once(attempt, &connection.client).await {
         gateway.gate.refuse_permit(permit, Reason::AddressLiteralNotListed, now()).settle().await;
     }
     connection.stream.reset_on_close();
@@ -191,10 +200,14 @@ async fn turn_away(mut connection: Connection, refused: &Refused, first: First) 
 }
 
 impl First {
-    /// Reads until it is known what the client opens with, or it has nothing more to say.
-    async fn read(stream: &mut Stream, deadline: Instant) -> Self {
-        let mut bytes = Vec::new();
+    /// Reads on behind `bytes` until it is known what the client opens with, or it has nothing more to say.
+    async fn read(stream: &mut Stream, mut bytes: Vec<u8>, deadline: Instant) -> Self {
         let mut reader = OpeningReader::default();
+        if !bytes.is_empty()
+            && let Some(opening) = reader.read(&bytes, bytes.len())
+        {
+            return Self { bytes, opening: Some(opening) };
+        }
         loop {
             match timeout_at(deadline, stream.read_more(&mut bytes)).await {
                 Ok(Ok(new @ 1..)) => {

@@ -1,13 +1,11 @@
 //! The gateway itself: its state, its readiness, its reload, and the description of this API.
 
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::{Asked, sandboxes};
+use super::{Asked, approvals, sandboxes};
 use crate::admin::Report;
-use crate::admin::answer::{Answer, Code, Problem, json, page};
+use crate::admin::answer::{Answer, Body, Code, Problem, json, page};
 
 /// The published description: OpenAPI 3.1.
 pub(super) const OPENAPI: &str = include_str!("../../../docs/admin.openapi.json");
@@ -22,6 +20,10 @@ struct Status {
     clients: usize,
     /// Sandboxes that the caller sees.
     sandboxes: Counts,
+    /// Questions to a person that wait, of those that the caller sees.
+    pending: usize,
+    /// Approvals that hold, of those.
+    approvals: usize,
 }
 
 /// How many sandboxes there are.
@@ -38,7 +40,7 @@ struct Reloaded {
     policy_generation: u64,
 }
 
-pub(super) fn openapi() -> Response<Full<Bytes>> {
+pub(super) fn openapi() -> Response<Body> {
     page(StatusCode::OK, "application/json", OPENAPI)
 }
 
@@ -51,11 +53,12 @@ pub(super) fn status(asked: &Asked<'_>) -> Answer {
     }
     let (tunnels, clients) = (core.gateway.streams().count(), core.gateway.clients());
     let sandboxes = sandboxes::count(asked);
-    Ok(json(StatusCode::OK, &Status { report, tunnels, clients, sandboxes }))
+    let (pending, approvals) = approvals::counts(asked);
+    Ok(json(StatusCode::OK, &Status { report, tunnels, clients, sandboxes, pending, approvals }))
 }
 
 /// 200 where new connections are served, 503 where not.
-pub(super) fn ready(asked: &Asked<'_>) -> Response<Full<Bytes>> {
+pub(super) fn ready(asked: &Asked<'_>) -> Response<Body> {
     let report = asked.api.core.status.report();
     let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, &serde_json::json!({ "ready": report.ready, "phase": report.phase }))

@@ -1,5 +1,6 @@
 //! The routes of the admin API: one table, one file a resource. docs/admin.openapi.json describes them; a test compares.
 
+mod approvals;
 mod gateway;
 pub(crate) mod namespaces;
 mod sandboxes;
@@ -7,7 +8,7 @@ mod tunnels;
 
 use std::sync::Arc;
 
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, UPGRADE};
 use hyper::upgrade::OnUpgrade;
@@ -16,7 +17,7 @@ use policy::SandboxId;
 use serde::de::DeserializeOwned;
 
 use super::Api;
-use super::answer::{self, Answer, Code, Problem};
+use super::answer::{self, Answer, Body, Code, Problem};
 use super::caller::{Caller, Need};
 
 /// The longest body that is read.
@@ -50,6 +51,11 @@ enum Call {
     Pause,
     Resume,
     ListDenials,
+    ListApprovals,
+    FollowApprovals,
+    Approve,
+    Deny,
+    Revoke,
 }
 
 const fn route(method: Method, path: &'static str, need: Need, call: Call) -> Route {
@@ -74,6 +80,11 @@ const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/sandboxes/{id}/pause", Need::Change, Call::Pause),
     route(Method::POST, "/v1/sandboxes/{id}/resume", Need::Change, Call::Resume),
     route(Method::GET, "/v1/sandboxes/{id}/denials", Need::See, Call::ListDenials),
+    route(Method::GET, "/v1/approvals", Need::See, Call::ListApprovals),
+    route(Method::GET, "/v1/approvals/events", Need::See, Call::FollowApprovals),
+    route(Method::POST, "/v1/approvals/{id}/approve", Need::Change, Call::Approve),
+    route(Method::POST, "/v1/approvals/{id}/deny", Need::Change, Call::Deny),
+    route(Method::DELETE, "/v1/approvals/{id}", Need::Change, Call::Revoke),
 ];
 
 /// One request on its way to a route.
@@ -108,7 +119,7 @@ pub(super) async fn answer(
     api: &Arc<Api>,
     caller: &Caller,
     mut request: Request<Incoming>,
-) -> Response<Full<Bytes>> {
+) -> Response<Body> {
     let protocol = request.headers().get(UPGRADE).cloned();
     let upgrade = protocol.map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
     let (head, body) = request.into_parts();
@@ -149,6 +160,11 @@ impl Asked<'_> {
             Call::Pause => sandboxes::pause(&self, body).await,
             Call::Resume => sandboxes::resume(&self).await,
             Call::ListDenials => sandboxes::denials(&self),
+            Call::ListApprovals => approvals::list(&self),
+            Call::FollowApprovals => approvals::follow(&self),
+            Call::Approve => approvals::approve(&self, body).await,
+            Call::Deny => approvals::deny(&self).await,
+            Call::Revoke => approvals::revoke(&self).await,
         }
     }
 
@@ -184,6 +200,16 @@ impl Asked<'_> {
             }
             Err(error) => Err(Problem::new(Code::BadRequest, error.to_string())),
         }
+    }
+}
+
+/// Carries a change out, whether or not whoever asked for it waits: half a change must not be left behind.
+async fn carried<T: Send + 'static, E: Into<Problem> + Send + 'static>(
+    change: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::spawn(change).await {
+        Ok(done) => done.map_err(E::into),
+        Err(error) => Err(Problem::new(Code::Failed, error.to_string())),
     }
 }
 

@@ -14,7 +14,6 @@ use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 
-use http_body_util::Full;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Response, StatusCode};
@@ -24,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::Asked;
-use crate::admin::answer::{Answer, Code, Problem};
+use crate::admin::answer::{Answer, Body, Code, Problem};
 use crate::namespaces::{Ended, Namespaces, NotOpened, Open};
 use crate::netns::handover;
 
@@ -69,7 +68,7 @@ pub(super) fn open(asked: Asked<'_>) -> Answer {
     };
     let registration = Registration { sandbox, namespaces: Arc::clone(&core.namespaces), stream };
     tokio::spawn(registration.hold());
-    let mut answer = Response::new(Full::default());
+    let mut answer = Response::new(Body::default());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     answer.headers_mut().insert(UPGRADE, HeaderValue::from_static(PROTOCOL));

@@ -1,7 +1,6 @@
 //! Sandboxes: added, shown, changed, paused, resumed and removed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use policy::{SandboxId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Asked;
 use super::gateway::Counts;
+use super::{Asked, carried};
 use crate::admin::answer::{Answer, Code, Problem, json};
 use crate::sandboxes::{Change, Denied, Known, Origin, Refusal, Sandboxes, Span, State, Table, Tunnels};
 
@@ -87,7 +86,7 @@ impl Asked<'_> {
         &self.api.core.sandboxes
     }
 
-    fn span(&self) -> Span {
+    pub(super) fn span(&self) -> Span {
         self.caller.role.tenant().map_or_else(Span::all, |tenant| Span::of(Arc::new(tenant.clone())))
     }
 
@@ -116,16 +115,6 @@ impl From<Refusal> for Problem {
             Refusal::NotPermitted(_) => Self::new(Code::NotPermitted, detail),
             Refusal::Failed(_) => Self::new(Code::Failed, detail),
         }
-    }
-}
-
-/// Carries a change out, whether or not whoever asked for it waits: half a change must not be left behind.
-async fn carried<T: Send + 'static>(
-    change: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Problem> {
-    match tokio::spawn(change).await {
-        Ok(done) => done.map_err(Problem::from),
-        Err(error) => Err(Problem::new(Code::Failed, error.to_string())),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `[registry.X]` and the policies that name it.
 
 use super::*;
+use crate::approval::Approved;
 use crate::destination::Destination;
 use crate::{Ask, decide::View};
 
@@ -44,7 +45,7 @@ fn the_hosts_of_a_pinned_registry_are_rules_that_its_table_names() {
     assert_eq!(rules(&policy, "s1"), expected);
     let sandbox = SandboxId::parse("s1").expect("name");
     let local = LocalAddresses::new([]);
-    let view = View { policy: &policy, local: &local, now: now() };
+    let view = View { policy: &policy, local: &local, now: now(), approved: Approved::NONE };
     let told = |authority: &str| {
         let destination = Destination::from_authority(authority.as_bytes()).expect("a destination");
         let told = view.explain(&sandbox, &Ask::Stream(destination));
@@ -63,7 +64,7 @@ fn the_one_host_of_a_mirror_is_dialled_without_a_look_up() {
     let policy = loaded(&PINNED.replace(", \"files.corp.example\"", ""));
     let sandbox = SandboxId::parse("s1").expect("name");
     let local = LocalAddresses::new([]);
-    let view = View { policy: &policy, local: &local, now: now() };
+    let view = View { policy: &policy, local: &local, now: now(), approved: Approved::NONE };
     let destination = Destination::from_authority(b"mirror.corp.example:443").expect("a destination");
     let told = view.explain(&sandbox, &Ask::Stream(destination));
     assert_eq!(told.known_addresses, Some(vec!["10.0.3.9".parse().expect("an address")]));

@@ -1,6 +1,7 @@
 //! Clients in a namespace of their own: bound addresses, captured connections, and what closing ends.
 
 use super::*;
+use crate::approval::Approved;
 use crate::namespace::Namespace;
 
 /// A gate, a namespace of its sandbox, and a client there.
@@ -122,7 +123,7 @@ fn the_name_is_waited_for_where_it_could_change_something() {
 fn explain_follows_the_same_order() {
     let inside = Inside::new(rules(), Mode::Enforce);
     let (policy, local) = (inside.bench.gate.policy(), inside.bench.gate.local_addresses());
-    let view = View { policy: &policy, local: &local, now: NOW };
+    let view = View { policy: &policy, local: &local, now: NOW, approved: Approved::NONE };
     for (to, reason, waits) in [
         ("203.0.113.7:5432", None, false),
         ("203.0.113.99:443", Some(Reason::DeniedByRule), false),
@@ -147,6 +148,7 @@ fn the_name_behind_an_address_is_told_exactly_when_it_may_be_looked_up() {
                 assert_eq!(permit.attempt().ask, reverse, "the question stays what it was");
                 None
             }
+            Decision::Ask(_) => Some(Reason::ApprovalPending),
             Decision::Deny(denial) => Some(denial.value.reason()),
         }
     };
@@ -162,6 +164,7 @@ fn what_is_allowed_and_cannot_be_is_refused_and_recorded() {
     let inside = Inside::new(rules(), Mode::Enforce);
     let permit = |ask| match inside.bench.gate.check(inside.attempt(ask)) {
         Decision::Allow(permit) => permit,
+        Decision::Ask(_) => panic!("a person is asked"),
         Decision::Deny(denial) => panic!("denied: {}", denial.value.reason()),
     };
     let gate = &inside.bench.gate;

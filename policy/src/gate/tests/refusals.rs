@@ -33,6 +33,7 @@ fn credentials_are_asked_for_where_they_would_name_a_sandbox() {
             credentials.map(|byte| Credentials::Token { name: None, hash: TokenHash::new([byte; 32]) });
         match bench.gate.check(attempt(&bench, credentials, ask)) {
             Decision::Allow(_) => ("allow", false),
+            Decision::Ask(_) => ("ask", false),
             Decision::Deny(denial) => (denial.value.reason().code(), denial.value.wants_credentials()),
         }
     };

@@ -37,6 +37,7 @@ fn peer() -> Peer {
 fn permit(gate: &Gate, ask: Ask) -> Permit {
     match gate.check(gate.attempt(NOW, &peer(), Inbound::Connect, ask)) {
         Decision::Allow(permit) => permit,
+        Decision::Ask(_) => panic!("a person is asked"),
         Decision::Deny(denial) => panic!("denied: {}", denial.value.reason()),
     }
 }
