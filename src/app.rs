@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use policy::{Event, Gate, Observer, Receipt, SandboxId, Socket};
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice, SandboxChange};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, OwnFiles};
 use crate::descriptors;
 use crate::doors::{Bound, Doors, Holder};
 use crate::enforcement::Enforcement;
@@ -34,6 +34,7 @@ use crate::metrics::{DecisionCounts, Metrics};
 use crate::namespaces::{Namespaces, NotOpened, Open};
 use crate::netns::handover::Checked;
 use crate::sandboxes::{Activity, Denials, Parts, Sandboxes, Start, StateError};
+use crate::summary::{Kept, Summaries};
 
 /// How long to wait before the host's addresses are read again where that failed.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
@@ -92,6 +93,9 @@ pub(crate) struct Core {
     pub(crate) trust: Option<Arc<Trust>>,
     /// What the admin listener is made of.
     pub(crate) admin_trust: Option<Arc<Trust>>,
+    pub(crate) summaries: Arc<Summaries>,
+    /// The config's own files, as they are now.
+    pub(crate) files: Arc<Mutex<OwnFiles>>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -135,7 +139,7 @@ struct Observers {
     activity: Arc<Activity>,
     denials: Arc<Denials>,
     audit: Arc<Audit>,
-    witness: Option<Arc<dyn Observer>>,
+    summaries: Arc<Summaries>,
 }
 
 impl Observer for Observers {
@@ -143,14 +147,25 @@ impl Observer for Observers {
         drop(self.counts.record(event));
         drop(self.activity.record(event));
         drop(self.denials.record(event));
-        if let Some(witness) = &self.witness {
-            drop(witness.record(event));
-        }
+        drop(self.summaries.record(event));
         self.audit.record(event)
     }
 
     fn keeps(&self) -> bool {
         self.audit.keeps()
+    }
+}
+
+impl Core {
+    /// The gateway's own files, as they are now.
+    pub(crate) fn own_files(&self) -> OwnFiles {
+        // Replaced whole.
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the files of another config that is in force.
+    pub(crate) fn set_own_files(&self, files: OwnFiles) {
+        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
     }
 }
 
@@ -177,43 +192,37 @@ impl App {
     /// As [`App::start`].
     pub async fn assemble(host: host::Watch, config: Config) -> Result<Self, StartError> {
         let audit = audit_settings(&config.audit);
-        Self::build(host, config, &audit, None).await
+        Self::build(host, config, &audit).await
     }
 
-    /// A gateway for one command alone: nothing of `[listen]` is bound, and `witness` is told of everything too. Needs a
-    /// tokio runtime.
+    /// A gateway for one command alone: nothing of `[listen]` is bound. Needs a tokio runtime.
     ///
     /// # Errors
     /// As [`App::start`].
     pub(crate) async fn for_one_command(
         mut config: Config,
         audit: &audit::Settings,
-        witness: Arc<dyn Observer>,
     ) -> Result<Self, StartError> {
         config.listen = config::Listen::default();
         config.state = config::State::default();
         config.sockets.clear();
-        Self::build(host::Watch::start()?, config, audit, Some(witness)).await
+        Self::build(host::Watch::start()?, config, audit).await
     }
 
-    async fn build(
-        host: host::Watch,
-        config: Config,
-        audit: &audit::Settings,
-        witness: Option<Arc<dyn Observer>>,
-    ) -> Result<Self, StartError> {
+    async fn build(host: host::Watch, config: Config, audit: &audit::Settings) -> Result<Self, StartError> {
         let now = dns::clock::now();
         let registry = Registry::new();
         let metrics = Metrics::new(&registry)?;
         let audit = Arc::new(Audit::open(audit, &registry)?);
         let start = Start::read(config.state.path.as_deref(), Arc::clone(&config.policy), now)?;
         let (activity, denials) = (Arc::new(Activity::default()), Arc::new(Denials::default()));
+        let summaries = Arc::<Summaries>::default();
         let observers = Observers {
             counts: DecisionCounts::new(&registry)?,
             activity: Arc::clone(&activity),
             denials: Arc::clone(&denials),
             audit: Arc::clone(&audit),
-            witness,
+            summaries: Arc::clone(&summaries),
         };
         let local = Arc::new(host.addresses().clone());
         let gate = Arc::new(Gate::new(Arc::clone(&start.policy), local, Arc::new(observers), run_id()));
@@ -263,6 +272,7 @@ impl App {
             admin: config.listen.admin.clone(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
+        let files = Arc::new(Mutex::new(config.own_files()));
         let core = Core {
             gate,
             gateway,
@@ -275,6 +285,8 @@ impl App {
             doors,
             trust,
             admin_trust,
+            summaries,
+            files,
         };
         Ok(Self { core, sockets, config, dns, listeners, host, own, stop })
     }
@@ -380,6 +392,11 @@ impl Running {
         }
     }
 
+    /// Notes from now on what happens to a sandbox.
+    pub(crate) fn keep_summary(&self, sandbox: SandboxId) -> Kept {
+        self.core.summaries.keep(sandbox)
+    }
+
     /// Ends at once, when the only client has ended: what is open may take `patience` to be carried out.
     pub(crate) async fn end(self, patience: Duration) {
         let core = self.core.clone();
@@ -394,7 +411,7 @@ impl Running {
     /// # Errors
     /// Where the sandbox is unknown or has a namespace, or the namespace is another sandbox's.
     pub fn open_namespace(&self, sandbox: SandboxId, sockets: Checked) -> Result<Open, NotOpened> {
-        self.core.namespaces.open(sandbox, sockets)
+        self.core.namespaces.open(sandbox, None, sockets)
     }
 
     /// Opens the audit anew, after it was moved away.

@@ -23,6 +23,7 @@ pub mod probe;
 pub mod registries;
 pub mod reload;
 pub mod sandboxes;
+mod summary;
 mod sys;
 pub mod weakening;
 mod workload;

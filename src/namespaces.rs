@@ -1,12 +1,13 @@
 //! The namespaces that the gateway serves: sockets that were handed over become inbounds of one sandbox.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use policy::{Gate, Namespace, Reason, SandboxId};
+use policy::{Gate, Namespace, Policy, Reason, SandboxId};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, UdpSocket};
@@ -23,6 +24,9 @@ const CHECK: &str = "links";
 
 /// How often the kernel is asked for the links of a namespace, besides what it tells by itself.
 const SELF_TEST: Duration = Duration::from_secs(10);
+
+/// How often is looked whether the streams of a namespace that closes have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Every open namespace of a gateway.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub struct Namespaces {
 #[derive(Debug)]
 struct Place {
     id: NamespaceId,
+    /// The uid that may hold it as long as `owners` of the sandbox names it; none where nobody has to be named.
+    owner: Option<u32>,
     namespace: Arc<Namespace>,
 }
 
@@ -53,6 +59,9 @@ pub enum NotOpened {
     /// One live namespace a sandbox.
     #[error("sandbox {0} has a namespace already; end what holds it first")]
     HasOne(SandboxId),
+    /// It was a moment ago.
+    #[error("uid {0} is not in `owners` of the sandbox any more")]
+    Disowned(u32),
     /// One sandbox a namespace.
     #[error(transparent)]
     Refused(#[from] HandoverRefused),
@@ -68,6 +77,8 @@ pub enum Ended {
     LinkAppeared(Box<str>),
     /// The policy in force has no such sandbox any more.
     Removed,
+    /// The policy in force does not name its holder among the sandbox's owners any more.
+    Disowned(u32),
     /// A socket broke: it is not served by half.
     Broken(io::Error),
 }
@@ -100,12 +111,17 @@ impl Namespaces {
         }
     }
 
-    /// Serves a namespace for a sandbox. Needs a tokio runtime.
+    /// Serves a namespace for a sandbox, as long as its `owners` name `owner`, where one is given. Needs a tokio runtime.
     ///
     /// # Errors
     /// Where the sandbox is unknown or has one, or the namespace is another sandbox's.
-    pub fn open(self: &Arc<Self>, sandbox: SandboxId, sockets: Checked) -> Result<Open, NotOpened> {
-        let namespace = self.take_place(sandbox, sockets.namespace)?;
+    pub fn open(
+        self: &Arc<Self>,
+        sandbox: SandboxId,
+        owner: Option<u32>,
+        sockets: Checked,
+    ) -> Result<Open, NotOpened> {
+        let namespace = self.take_place(sandbox, owner, sockets.namespace)?;
         self.serve(Arc::clone(&namespace), sockets).map_err(|error| {
             self.give_up(&namespace, None);
             NotOpened::Serve(error)
@@ -152,11 +168,18 @@ impl Namespaces {
         async move { while stopped.changed().await.is_ok() {} }
     }
 
-    fn take_place(&self, sandbox: SandboxId, id: NamespaceId) -> Result<Arc<Namespace>, NotOpened> {
+    fn take_place(
+        &self,
+        sandbox: SandboxId,
+        owner: Option<u32>,
+        id: NamespaceId,
+    ) -> Result<Arc<Namespace>, NotOpened> {
         let mut open = self.open_ones();
         // Looked up with the lock held: see `policy_changed`.
-        if self.gate.policy().sandbox(&sandbox).is_none() {
-            return Err(NotOpened::Unknown(sandbox));
+        match standing(&self.gate.policy(), &sandbox, owner) {
+            Some(Ended::Disowned(uid)) => return Err(NotOpened::Disowned(uid)),
+            Some(_) => return Err(NotOpened::Unknown(sandbox)),
+            None => {}
         }
         if open.contains_key(&sandbox) {
             return Err(NotOpened::HasOne(sandbox));
@@ -165,16 +188,16 @@ impl Namespaces {
             return Err(HandoverRefused::TakenBy(other.clone()).into());
         }
         let namespace = self.gate.namespace(sandbox.clone());
-        open.insert(sandbox, Place { id, namespace: Arc::clone(&namespace) });
+        open.insert(sandbox, Place { id, owner, namespace: Arc::clone(&namespace) });
         Ok(namespace)
     }
 
     /// To be called after another policy has been put in force: closes the namespaces of sandboxes that it does not have,
-    /// before it returns. A later sandbox of the same name is another one, and its namespace another too.
+    /// and those whose holders it does not name any more, before it returns. A later sandbox of the same name is another one, and its namespace another too.
     pub fn policy_changed(&self) {
         let policy = self.gate.policy();
         for (sandbox, place) in &*self.open_ones() {
-            if policy.sandbox(sandbox).is_none() {
+            if standing(&policy, sandbox, place.owner).is_some() {
                 self.gateway.close_namespace(&place.namespace, Some(Reason::PolicyChanged));
             }
         }
@@ -186,9 +209,35 @@ impl Namespaces {
         self.open_ones().remove(namespace.sandbox());
     }
 
+    /// Why a namespace was closed from here.
+    fn why_closed(&self, sandbox: &SandboxId) -> Ended {
+        let owner = self.open_ones().get(sandbox).and_then(|place| place.owner);
+        standing(&self.gate.policy(), sandbox, owner).unwrap_or(Ended::Removed)
+    }
+
     fn open_ones(&self) -> MutexGuard<'_, HashMap<SandboxId, Place>> {
         // Each change is one insertion or removal: whole, whatever panicked elsewhere.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a policy lets nobody hold a namespace for a sandbox, or not who does; `None` where it may be held.
+fn standing(policy: &Policy, sandbox: &SandboxId, owner: Option<u32>) -> Option<Ended> {
+    match (policy.sandbox(sandbox), owner) {
+        (None, _) => Some(Ended::Removed),
+        (Some(table), Some(uid)) if !table.owners.contains(&uid) => Some(Ended::Disowned(uid)),
+        (Some(_), _) => None,
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LinkAppeared(link) => write!(f, "link {link} appeared in the namespace"),
+            Self::Removed => f.write_str("its sandbox was removed"),
+            Self::Disowned(uid) => write!(f, "uid {uid} is not in `owners` of its sandbox any more"),
+            Self::Broken(error) => write!(f, "{error}"),
+        }
     }
 }
 
@@ -201,7 +250,7 @@ impl Open {
 
     /// Serves until it must not go on: then it is shut and told to the audit. To be polled as long as the namespace is
     /// open; it never ends while the gateway is told to stop.
-    pub async fn watch(mut self) -> Ended {
+    pub async fn watch(&mut self) -> Ended {
         let all = Arc::clone(&self.all);
         let enforcement = &all.enforcement;
         let sandbox = self.sandbox().clone();
@@ -212,22 +261,35 @@ impl Open {
         let ended = tokio::select! {
             link = link_appeared(&self.links) => link.map_or_else(Ended::Broken, Ended::LinkAppeared),
             link = self_test(&self.links) => link.map_or_else(Ended::Broken, Ended::LinkAppeared),
-            () = removed(&self.namespace, self.all.closings.subscribe()) => Ended::Removed,
-            error = broken(&mut self.inbounds, self.all.until_stopped()) => Ended::Broken(error),
+            () = removed(&self.namespace, all.closings.subscribe()) => all.why_closed(&sandbox),
+            error = broken(&mut self.inbounds, all.until_stopped()) => Ended::Broken(error),
         };
         match &ended {
-            Ended::LinkAppeared(link) => {
+            Ended::LinkAppeared(_) => {
                 self.inbounds.abort_all();
                 self.all.gateway.close_namespace(&self.namespace, Some(Reason::LinkAppeared));
-                let detail = format!("link {link} appeared in the namespace");
-                enforcement.broken(&sandbox, CHECK, Reason::LinkAppeared, &detail).await;
+                enforcement.broken(&sandbox, CHECK, Reason::LinkAppeared, &ended.to_string()).await;
             }
-            Ended::Removed => {
-                tracing::info!(%sandbox, "a namespace is no longer served: its sandbox was removed")
+            Ended::Removed | Ended::Disowned(_) => {
+                tracing::info!(%sandbox, "a namespace is no longer served: {ended}");
             }
             Ended::Broken(error) => tracing::error!(%sandbox, %error, "a namespace is no longer served"),
         }
         ended
+    }
+
+    /// Closes the listeners, and gives what is open a while to end by itself: the clients are gone, and their last bytes
+    /// may be on the way.
+    pub(crate) async fn finish(mut self, patience: Duration) {
+        self.inbounds.shutdown().await;
+        let streams = self.all.gateway.streams();
+        let gone = async {
+            while streams.count_in(&self.namespace) > 0 {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        // What is still open then ends with the namespace.
+        let _ = tokio::time::timeout(patience, gone).await;
     }
 }
 

@@ -94,6 +94,14 @@ impl Streams {
         }
     }
 
+    /// How many streams clients in a namespace have open.
+    pub fn count_in(&self, namespace: &Namespace) -> usize {
+        let slots = self.slots();
+        let inside =
+            |entry: &&Arc<Entry>| entry.live.permit().attempt().peer.namespace.as_deref() == Some(namespace);
+        slots.taken.iter().flatten().filter(inside).count()
+    }
+
     /// Shows every open stream, in no order.
     pub fn each(&self, mut show: impl FnMut(&Live, &Meter)) {
         for entry in self.open() {

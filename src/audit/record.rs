@@ -107,8 +107,8 @@ pub enum SandboxChange<'a> {
     Start,
     /// Its workload has ended, with this status.
     Exit {
-        /// The exit status, 128 and the number of a signal that ended it.
-        status: u8,
+        /// The exit status, 128 and the number of a signal that ended it; none where nobody told.
+        status: Option<u8>,
     },
     /// It was added at run time.
     Add,
@@ -220,7 +220,7 @@ pub(super) fn notice<'e>(to: &'e mut Encoder, at: Timestamp, notice: Notice<'_>)
             open(to, at, "sandbox");
             whose(to, Some(&sandbox.id), Some(sandbox));
             to.text("change", change.as_str(), limit::ID);
-            if let SandboxChange::Exit { status } = change {
+            if let SandboxChange::Exit { status: Some(status) } = change {
                 to.number("status", u64::from(status));
             }
             if let SandboxChange::EndTunnel { id } = change {

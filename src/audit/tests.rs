@@ -172,7 +172,7 @@ async fn every_kind_of_line_fits_the_published_schema() {
     for notice in [
         Notice::Sandbox {
             sandbox: bench.gate.policy().sandboxes.values().next().expect("one"),
-            change: SandboxChange::Exit { status: 137 },
+            change: SandboxChange::Exit { status: Some(137) },
             by: None,
         },
         Notice::Sandbox {

@@ -93,7 +93,8 @@ impl AdminArgs {
 }
 
 impl Admin {
-    const fn socket(path: PathBuf) -> Self {
+    /// The one at a unix socket.
+    pub(super) const fn socket(path: PathBuf) -> Self {
         Self { server: Server::Unix(path), tls: None }
     }
 
@@ -104,7 +105,20 @@ impl Admin {
 
     /// Asks: the answer's body as JSON.
     pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Failed> {
-        let (status, body) = self.exchange(method, path, body).map_err(|error| self.unreachable(&error))?;
+        let answer = self.exchange(method, path, body).map_err(|error| self.unreachable(&error))?;
+        self.read(answer)
+    }
+
+    /// The same; `None` where no gateway runs there.
+    pub(super) fn ask_if_there(&self, method: &str, path: &str) -> Result<Option<Value>, Failed> {
+        match self.exchange(method, path, None) {
+            Ok(answer) => self.read(answer).map(Some),
+            Err(error) if is_not_there(&error) => Ok(None),
+            Err(error) => Err(self.unreachable(&error)),
+        }
+    }
+
+    fn read(&self, (status, body): (u16, String)) -> Result<Value, Failed> {
         let body = self.json(&body)?;
         if (200..300).contains(&status) { Ok(body) } else { Err(Failed::Refused(body)) }
     }
@@ -194,6 +208,10 @@ fn converse(mut connection: impl Read + Write, head: &str, body: &str) -> io::Re
     let mut answer = Vec::new();
     connection.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
     Ok(answer)
+}
+
+fn is_not_there(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// What the gateway says of a refusal: the detail, and each mistake.

@@ -1,10 +1,9 @@
 //! `tidegate attach`: the gateway inside a network namespace that exists, for as long as the verb runs.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use policy::SandboxId;
@@ -12,10 +11,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 
 use super::end::End;
-use super::output::{complain, harmless};
+use super::output::complain;
+use super::registration::{self, NotRegistered, Registration};
 use super::{ConfigArgs, Outcome};
-use crate::admin::routes::namespaces::{PROTOCOL, READY};
 use crate::app::{App, Happened, Running, StartError};
+use crate::audit::SandboxChange;
 use crate::config::{self, ConfigError};
 use crate::error_chain;
 use crate::host;
@@ -30,12 +30,6 @@ const EXAMPLE: &str = "Example:
 
 It stays in the foreground; SIGINT and SIGTERM detach, and leave the namespace without a way out.
 Exit status: 0 detached as told, 1 not attached or shut, 2 usage or config.";
-
-/// What a gateway that is asked over its admin socket takes to answer.
-const CLOCK: Duration = Duration::from_secs(10);
-
-/// The longest head and body of such an answer.
-const ANSWER_LIMIT: u64 = 16 * 1024;
 
 /// Open the gateway inside an existing network namespace, e.g. of a container started with no network
 #[derive(Debug, Args)]
@@ -73,8 +67,8 @@ enum Failure {
     Enter(#[from] EnterError),
     #[error("{0}")]
     Refused(String),
-    #[error("cannot reach the gateway at {at}: is `tidegate serve` running?")]
-    Unreachable { at: String, source: io::Error },
+    #[error(transparent)]
+    Register(#[from] NotRegistered),
     #[error("the gateway is gone")]
     Gone,
     #[error(transparent)]
@@ -88,7 +82,7 @@ impl Failure {
             Self::Start(_)
             | Self::Enter(_)
             | Self::Refused(_)
-            | Self::Unreachable { .. }
+            | Self::Register(_)
             | Self::Gone
             | Self::Broken(_) => Outcome::Failed,
         }
@@ -149,21 +143,20 @@ fn at_socket(sandbox: &SandboxId, target: &Target, socket: &Path) -> Result<Outc
 /// Registers the namespace with a gateway that runs, and holds it.
 async fn at_running_gateway(sandbox: &SandboxId, target: &Target, socket: &Path) -> Result<Outcome, Failure> {
     let mut end = End::new()?;
-    let stream = register(sandbox, socket)?;
-    let guard = Guard::start(target, stream.as_fd().try_clone_to_owned()?)?;
-    handover::answer(&stream).map_err(EnterError::from)?;
+    let registration = Registration::of(sandbox, socket)?;
+    let guard = Guard::start(target, registration.stream().as_fd().try_clone_to_owned()?)?;
+    handover::answer(registration.stream()).map_err(EnterError::from)?;
     attached(sandbox);
-    stream.set_nonblocking(true)?;
-    let stream = tokio::net::UnixStream::from_std(stream)?;
-    let mut said = String::new();
-    let mut last_words = stream.take(ANSWER_LIMIT);
-    tokio::select! {
+    let mut served = registration.served()?;
+    let how = tokio::select! {
         () = end.told() => return Ok(detached(sandbox)),
         () = ended(&guard) => return Err(EnterError::Guard(None).into()),
-        read = last_words.read_to_string(&mut said) => drop(read?),
+        how = served.ended() => how?,
+    };
+    match how {
+        registration::End::Shut(why) => shut(sandbox, &why, &mut end, &guard).await,
+        registration::End::Gone => Err(Failure::Gone),
     }
-    let why = said.lines().find_map(|line| line.strip_prefix("shut: ")).ok_or(Failure::Gone)?;
-    shut(sandbox, &harmless(why.as_bytes()), &mut end, &guard).await
 }
 
 /// Runs a gateway whose only client is the namespace, beside what its config lists.
@@ -189,28 +182,28 @@ async fn as_gateway(sandbox: SandboxId, target: &Target, path: &Path) -> Result<
     .map_err(io::Error::other)??;
     let checked = checked.map_err(|refused| Failure::Refused(error_chain(&refused)))?;
     let open = running.open_namespace(sandbox.clone(), checked);
-    let open = open.map_err(|refused| Failure::Refused(error_chain(&refused)))?;
+    let mut open = open.map_err(|refused| Failure::Refused(error_chain(&refused)))?;
+    running.note_workload(&sandbox, SandboxChange::Start).await;
     attached(&sandbox);
-    let ending = {
-        let mut watched = std::pin::pin!(open.watch());
-        tokio::select! {
-            () = end.told() => {
-                running.drain().await;
-                return Ok(detached(&sandbox));
-            }
-            () = ended(&guard) => return Err(EnterError::Guard(None).into()),
-            happened = broken(&mut running) => return Err(happened.into()),
-            ending = &mut watched => ending,
+    let ending = tokio::select! {
+        () = end.told() => Ok(None),
+        () = ended(&guard) => Err(EnterError::Guard(None).into()),
+        happened = broken(&mut running) => Err(Failure::Broken(happened)),
+        ending = open.watch() => Ok(Some(ending)),
+    };
+    running.note_workload(&sandbox, SandboxChange::Exit { status: None }).await;
+    match ending? {
+        None => {
+            running.drain().await;
+            Ok(detached(&sandbox))
         }
-    };
-    let why = match ending {
-        Ended::LinkAppeared(link) => format!("link {link} appeared in the namespace"),
-        Ended::Removed => "its sandbox was removed".to_owned(),
-        Ended::Broken(error) => return Err(error.into()),
-    };
-    let outcome = shut(&sandbox, &why, &mut end, &guard).await;
-    running.drain().await;
-    outcome
+        Some(Ended::Broken(error)) => Err(error.into()),
+        Some(ending) => {
+            let outcome = shut(&sandbox, &ending.to_string(), &mut end, &guard).await;
+            running.drain().await;
+            outcome
+        }
+    }
 }
 
 /// Waits for an inbound to break. Without an admin socket nobody orders anything.
@@ -248,46 +241,4 @@ async fn ended(guard: &Guard) {
     };
     // It says nothing more: whatever comes is its end.
     let _ = life.read(&mut [0]).await;
-}
-
-/// Asks the gateway to take a namespace. What comes back is the stream for the hand-over.
-fn register(sandbox: &SandboxId, socket: &Path) -> Result<UnixStream, Failure> {
-    let unreachable = |source| Failure::Unreachable { at: format!("unix:{}", socket.display()), source };
-    let mut stream = UnixStream::connect(socket).map_err(unreachable)?;
-    stream.set_read_timeout(Some(CLOCK))?;
-    write!(
-        stream,
-        "POST /v1/namespaces/{sandbox} HTTP/1.1\r\nHost: tidegate\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\nContent-Length: 0\r\n\r\n"
-    )?;
-    let head = read_head(&stream)?;
-    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap_or_default();
-    if status == "101" {
-        let mut ready = [0; READY.len()];
-        stream.read_exact(&mut ready)?;
-        return if ready == *READY {
-            Ok(stream)
-        } else {
-            Err(io::Error::from(io::ErrorKind::InvalidData).into())
-        };
-    }
-    let mut why = String::new();
-    BufReader::new(stream.take(ANSWER_LIMIT)).read_line(&mut why)?;
-    Err(Failure::Refused(format!(
-        "the gateway refuses the namespace: {}",
-        harmless(why.trim_end().as_bytes())
-    )))
-}
-
-/// The head of an answer, and no byte beyond it.
-fn read_head(mut stream: &UnixStream) -> io::Result<String> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() as u64 > ANSWER_LIMIT {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.extend(byte);
-    }
-    String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData.into())
 }

@@ -17,6 +17,7 @@ mod history;
 mod log;
 mod output;
 mod probe;
+mod registration;
 mod registries;
 mod run;
 mod sandbox;

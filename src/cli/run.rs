@@ -1,29 +1,29 @@
 //! `tidegate run`: a command whose only way out is the gateway, from its options to its exit status.
 
+mod choice;
+mod handed;
+mod own;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use policy::SandboxId;
 use rustix::fs::{Mode, OFlags};
 use tracing::Level;
 
+use self::choice::Gateway;
 use super::ConfigArgs;
 use super::output::complain;
-use crate::app::App;
-use crate::audit::{self, SandboxChange};
-use crate::config::{self, Config, ConfigError, Invocation};
+use crate::config::{ConfigError, Invocation};
 use crate::logging::LogLevel;
 use crate::probe::Controls;
-use crate::workload::{
-    FileSystem, Helper, Options, Outcome, Prepared, Published, RunError, Session, Summary, eprint, prepare,
-};
+use crate::summary::Told;
+use crate::workload::{FileSystem, Options, Outcome, Prepared, Published, RunError, Served, eprint, prepare};
 use crate::{error_chain, host};
 
 const EXAMPLE: &str = "Examples:
@@ -41,8 +41,8 @@ const ESCAPED: u8 = 1;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long streams may take to end after the command has: nobody is left at their near ends.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The options that a gateway which runs already cannot serve.
+const ALONE: [&str; 7] = ["registries", "allow", "deny", "learn", "audit", "allow_weak", "own_gateway"];
 
 /// Run a command where the gateway is the only way out
 #[derive(Debug, Args)]
@@ -86,6 +86,12 @@ pub(super) struct Run {
     /// Let the command connect to this unix socket of the host
     #[arg(long, value_name = "PATH")]
     unix: Vec<PathBuf>,
+    /// The admin socket of the gateway that is to serve the command; without it, what [listen] of the config says
+    #[arg(long, value_name = "PATH", conflicts_with_all = ALONE)]
+    admin: Option<PathBuf>,
+    /// Start a gateway for this command alone although one runs
+    #[arg(long)]
+    own_gateway: bool,
     /// Where no sandbox can be had, run the command all the same, with proxy variables that it may ignore
     #[arg(long)]
     allow_weak: bool,
@@ -120,6 +126,9 @@ enum Failed {
     Open(#[from] crate::namespaces::NotOpened),
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The gateway that runs says no, or nothing.
+    #[error("{0}")]
+    Refused(String),
     #[error("cannot write `{}`", path.display())]
     File {
         path: PathBuf,
@@ -132,9 +141,9 @@ enum Failed {
 
 /// What is known before anything is started.
 struct Decided {
-    config: Config,
+    gateway: Gateway,
     sandbox: SandboxId,
-    audit: Option<PathBuf>,
+    served: Served,
     summary: Option<(File, PathBuf)>,
     prepared: Prepared,
 }
@@ -170,19 +179,33 @@ impl Run {
             Some(why) => {
                 warn_of_weakness(why);
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                run.prepared.bare(listener.local_addr()?, &run.sandbox, &run.config);
+                run.prepared.bare(listener.local_addr()?, &run.sandbox, &run.served);
                 (run.prepared.launch.start_bare()?, Some(listener))
             }
         };
         let summary_file = run.summary.take();
-        let _log = LogLevel::init(run.config.log.min(Level::WARN));
+        let level = match &run.gateway {
+            Gateway::Own { config, .. } => config.log.min(Level::WARN),
+            Gateway::Running { .. } => Level::WARN,
+        };
+        let _log = LogLevel::init(level);
         // One thread serves one command: it carries GiB/s, and others would cost each start more than they give.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(controls) = &controls {
             controls.serve()?;
         }
-        let summary = Arc::new(Summary::default());
-        let ended = runtime.block_on(self.serve(&run, helper, proxy, Arc::clone(&summary)));
+        let mut told = Told::default();
+        let ended = runtime.block_on(async {
+            match &run.gateway {
+                Gateway::Own { config, audit } => {
+                    let audit = own::audit_settings(config, audit.clone());
+                    own::serve(&run, config, &audit, helper, proxy, &self.publish, &mut told).await
+                }
+                Gateway::Running { socket, table } => {
+                    handed::serve(&run, socket, table.as_ref(), helper, &self.publish, &mut told).await
+                }
+            }
+        });
         // A thread may wait for keys for ever.
         runtime.shutdown_background();
         let code = match &ended {
@@ -191,12 +214,15 @@ impl Run {
         };
         let reached = controls.map_or(0, |controls| controls.contacts());
         let code = if reached == 0 { code } else { ESCAPED };
-        let text = summary.text();
+        if self.probe {
+            told.offer_nothing();
+        }
+        let text = told.text();
         if !text.is_empty() {
             let _ = io::stderr().lock().write_all(text.as_bytes());
         }
         if let Some((mut file, path)) = summary_file {
-            let json = format!("{:#}\n", summary.json(run.sandbox.as_str(), code));
+            let json = format!("{:#}\n", told.json(run.sandbox.as_str(), code));
             file.set_len(0)
                 .and_then(|()| file.write_all(json.as_bytes()))
                 .map_err(|why| Failed::File { path, why })?;
@@ -215,30 +241,10 @@ impl Run {
 
     /// Everything that is decided while there is one thread.
     fn prepare(&mut self) -> Result<Decided, Failed> {
-        let invocation = Invocation {
-            sandbox: self.sandbox.take(),
-            policies: std::mem::take(&mut self.policies),
-            registries: std::mem::take(&mut self.registries),
-            allow: std::mem::take(&mut self.allow),
-            deny: std::mem::take(&mut self.deny),
-            learn: self.learn,
-        };
-        let named = self.config.config.take();
-        // Entries alone are a whole policy: then no file that happens to lie somewhere changes it.
-        let path = match named.is_some() || invocation.needs_a_file() {
-            true => Some(config::find(named)?),
-            false => None,
-        };
-        let local = host::local_addresses()?;
-        let now = dns::clock::now();
-        let (config, sandbox) = config::load_for(path.as_deref(), &invocation, now, &local)?;
-        let audit = self.audit.take().or_else(|| config.audit.path.clone());
-        // They must be there before the plan, which hides them: a command must not write what is told of it.
-        if let Some(path) = &audit {
-            drop(create(path)?);
-        }
+        let (gateway, sandbox, mut served) = self.choose()?;
+        // It must be there before the plan, which hides it: a command must not write what is told of it.
         let summary = self.summary.as_deref().map(create).transpose()?;
-        let written: Vec<&Path> = audit.iter().chain(&self.summary).map(PathBuf::as_path).collect();
+        served.own_files.paths.extend(self.summary.iter().filter_map(|path| std::path::absolute(path).ok()));
         let options = Options {
             files: self.fs,
             write: std::mem::take(&mut self.rw),
@@ -247,48 +253,20 @@ impl Run {
             sockets: std::mem::take(&mut self.unix),
             words: std::mem::take(&mut self.command),
         };
-        let prepared = prepare(options, &sandbox, path.as_deref(), &config, &written)?;
-        Ok(Decided { config, sandbox, audit, summary, prepared })
+        let prepared = prepare(options, &sandbox, &served)?;
+        Ok(Decided { gateway, sandbox, served, summary, prepared })
     }
 
-    /// Serves the command for as long as it runs.
-    async fn serve(
-        &self,
-        run: &Decided,
-        helper: Helper,
-        proxy: Option<TcpListener>,
-        summary: Arc<Summary>,
-    ) -> Result<Outcome, Failed> {
-        let Decided { config, sandbox, audit, prepared, summary: _ } = run;
-        let shape = prepared.launch.terminal.as_ref().map(|(shape, _)| shape.clone());
-        let has_terminal = shape.is_some();
-        let mut session = Session::new(helper, shape)?;
-        let settings = audit_settings(config, audit.clone());
-        let app = App::for_one_command(config.clone(), &settings, summary).await?;
-        let mut running = app.serve();
-        let open = match proxy {
-            Some(listener) => {
-                running.serve_weakly(sandbox.clone(), listener)?;
-                None
-            }
-            None => {
-                let checked = session.receive().await?;
-                Some(running.open_namespace(sandbox.clone(), checked)?)
-            }
-        };
-        if open.is_some() {
-            session.publish(&self.publish).await?;
+    /// What the command line says of the policy.
+    fn invocation(&mut self) -> Invocation {
+        Invocation {
+            sandbox: self.sandbox.take(),
+            policies: std::mem::take(&mut self.policies),
+            registries: std::mem::take(&mut self.registries),
+            allow: std::mem::take(&mut self.allow),
+            deny: std::mem::take(&mut self.deny),
+            learn: self.learn,
         }
-        running.note_workload(sandbox, SandboxChange::Start).await;
-        session.release()?;
-        if !has_terminal {
-            let_go_of_streams()?;
-        }
-        let ended = session.wait(&mut running, open).await;
-        let status = ended.as_ref().map_or(FAILED, |ended| ended.code);
-        running.note_workload(sandbox, SandboxChange::Exit { status }).await;
-        running.end(LAST_WORDS).await;
-        Ok(ended?)
     }
 
     /// The exit status, and a word about a command that was not executed.
@@ -307,18 +285,6 @@ fn create(path: &Path) -> Result<(File, PathBuf), Failed> {
     match rustix::fs::open(path, flags, Mode::from_raw_mode(0o640)) {
         Ok(file) => Ok((file.into(), path.to_owned())),
         Err(why) => Err(Failed::File { path: path.to_owned(), why: why.into() }),
-    }
-}
-
-/// Where contacts are written. Standard output is the command's.
-fn audit_settings(config: &Config, audit: Option<PathBuf>) -> audit::Settings {
-    match audit {
-        Some(path) => {
-            let rotation =
-                config.audit.rotation.map(|one| audit::Rotation { size: one.size, keep: one.keep });
-            audit::Settings { place: audit::Place::File(path), required: config.audit.required, rotation }
-        }
-        None => audit::Settings { place: audit::Place::Nowhere, required: false, rotation: None },
     }
 }
 

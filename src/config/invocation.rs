@@ -77,7 +77,7 @@ pub fn load_for(
     let config = config.map_err(|mistakes| {
         ConfigError::Mistakes(mistakes.into_iter().map(|mistake| entries.point(mistake)).collect())
     })?;
-    Ok((config, sandbox))
+    Ok((Config { at: path.map(Path::to_owned), ..config }, sandbox))
 }
 
 /// The entries of the command line as a config file, a line each.

@@ -17,6 +17,7 @@ mod invocation;
 mod listen;
 mod lists;
 mod log;
+mod own;
 mod state;
 mod timeouts;
 mod tls;
@@ -39,6 +40,7 @@ use self::files::shown;
 pub use self::invocation::{Invocation, load_for};
 pub use self::listen::{Endpoint, Listen, Listener};
 pub use self::lists::Lists;
+pub use self::own::OwnFiles;
 pub use self::state::State;
 pub use self::tls::Tls;
 pub use self::upstream::Upstream;
@@ -46,6 +48,8 @@ pub use self::upstream::Upstream;
 /// Everything that the config says.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where it was read from; none where it was not read from the disk.
+    pub at: Option<PathBuf>,
     /// Where clients come in.
     pub listen: Listen,
     /// Who is asked for names.
@@ -192,7 +196,8 @@ pub fn load_again(
     before: &Beside,
 ) -> Result<Config, ConfigError> {
     let documents = files::read(path).map_err(ConfigError::Mistakes)?;
-    parse(&documents, now, local, before, None).map_err(ConfigError::Mistakes)
+    let config = parse(&documents, now, local, before, None).map_err(ConfigError::Mistakes)?;
+    Ok(Config { at: Some(path.to_owned()), ..config })
 }
 
 fn parse(
@@ -225,6 +230,7 @@ fn parse(
     let policy = Arc::new(read.policy);
     top.finish();
     parsed.finish(Config {
+        at: None,
         listen,
         dns,
         admin,

@@ -103,14 +103,17 @@ pub fn send(gateway: &UnixStream, sockets: Sockets) -> Result<(), HandoverError>
 pub fn offer(gateway: &UnixStream, sockets: Sockets) -> Result<(), HandoverError> {
     let all: Vec<BorrowedFd<'_>> =
         sockets.listeners.iter().chain([&sockets.links]).map(|socket| socket.as_fd()).collect();
+    give(gateway, &all)
+}
+
+fn give(gateway: &UnixStream, all: &[BorrowedFd<'_>]) -> Result<(), HandoverError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(&all)) {
+    if !control.push(SendAncillaryMessage::ScmRights(all)) {
         return Err(HandoverError::Broken(io::ErrorKind::InvalidInput.into()));
     }
     // The message is shorter than any socket's buffer: it goes whole.
     sendmsg(gateway, &[IoSlice::new(MESSAGE)], &mut control, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
-    drop(sockets);
     Ok(())
 }
 
@@ -205,6 +208,17 @@ pub struct Checked {
 }
 
 impl Offered {
+    /// Hands them on to a gateway elsewhere, which asks what they are. The copies here are closed.
+    ///
+    /// # Errors
+    /// Where the gateway refuses them or does not answer.
+    pub fn hand_on(self, gateway: &UnixStream) -> Result<(), HandoverError> {
+        let all: Vec<BorrowedFd<'_>> = self.0.iter().map(|socket| socket.as_fd()).collect();
+        give(gateway, &all)?;
+        drop(self);
+        answer(gateway)
+    }
+
     /// Asks the kernel what each of them is.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ mod socket;
 mod unix;
 
 use std::fmt;
+use std::net::IpAddr;
 
 pub use self::controls::{Controls, Known};
 use self::ground::Ground;
@@ -97,6 +98,14 @@ impl Report {
     pub fn verdict(&self) -> Verdict {
         self.lines.iter().map(|line| line.verdict).max().unwrap_or(Verdict::Unproven)
     }
+}
+
+/// Whether a host, as it is shown, is one that the probe asks for and nobody has.
+pub(crate) fn is_its_own(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == socket::NOBODY
+        || address
+            .is_ok_and(|address| [socket::NOBODY_V4.into(), socket::NOBODY_V6.into()].contains(&address))
 }
 
 /// Tries every way out of where this process is. `known` are controls that work outside.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use socket2::Type;
 
 use super::ground::Ground;
-use super::socket::{self, NOBODY_V4, NOBODY_V6, Stream};
+use super::socket::{self, NOBODY, NOBODY_V4, NOBODY_V6, Stream};
 use super::{Line, Verdict};
 
 /// Streams: the way and where it leads.
@@ -44,10 +44,10 @@ fn datagrams() -> [(&'static str, SocketAddr, Vec<u8>); 6] {
     ]
 }
 
-/// A question for the A record of a name that nobody has (RFC 6761 section 6.5).
+/// A question for the A record of a name that nobody has.
 fn question() -> Vec<u8> {
     let mut packet = vec![0x54, 0x47, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in ["tidegate-probe", "example"] {
+    for label in NOBODY.split('.') {
         packet.push(u8::try_from(label.len()).unwrap_or_default());
         packet.extend_from_slice(label.as_bytes());
     }
@@ -96,10 +96,10 @@ fn stream(ground: &Ground<'_>, way: &'static str, to: SocketAddr) -> Line {
         Stream::Failed(error) => (false, socket::told(&error)),
         Stream::Open(mut stream) => {
             // A name that nobody has: the gateway's answer, not an origin's, is what comes.
-            let http = b"GET / HTTP/1.1\r\nHost: tidegate-probe.example\r\nConnection: close\r\n\r\n";
+            let http = format!("GET / HTTP/1.1\r\nHost: {NOBODY}\r\nConnection: close\r\n\r\n");
             let (request, read): (_, fn(&[u8]) -> String) = match to.port() {
                 53 => (over_tcp(&question()), |answer| dns_answer(answer.get(2..).unwrap_or_default())),
-                _ => (http.to_vec(), |answer| format!("answered with {} bytes", answer.len())),
+                _ => (http.into_bytes(), |answer| format!("answered with {} bytes", answer.len())),
             };
             match socket::exchange(&mut stream, &request) {
                 Ok(answer) => match socket::refusal(&answer) {

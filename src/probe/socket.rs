@@ -25,6 +25,8 @@ const SHORT: Duration = Duration::from_millis(20);
 pub(super) const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 /// A documentation address (RFC 3849): nobody's.
 pub(super) const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+/// A name that nobody has (RFC 6761 section 6.5).
+pub(super) const NOBODY: &str = "tidegate-probe.example";
 
 /// RFC 5737, RFC 3849, and RFC 6676 for multicast.
 pub(super) fn is_documentation(address: IpAddr) -> bool {

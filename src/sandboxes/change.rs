@@ -33,6 +33,27 @@ pub struct Change {
     pub idle_timeout: Option<Option<Duration>>,
 }
 
+/// A sandbox that lives as long as somebody's connection: until this is dropped.
+#[derive(Debug)]
+pub struct Lent {
+    all: Arc<Sandboxes>,
+    /// Its name.
+    pub id: SandboxId,
+    /// When it was added: a later one of its name is another.
+    at: Timestamp,
+    by: u32,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Without a runtime the gateway has ended, and with it all that it held in memory.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (all, id, at, by) = (Arc::clone(&self.all), self.id.clone(), self.at, self.by);
+            runtime.spawn(async move { all.take_back(&id, at, by).await });
+        }
+    }
+}
+
 /// Why nothing was changed.
 #[derive(Debug)]
 pub enum Refusal {
@@ -67,7 +88,52 @@ impl Sandboxes {
         span: &Span,
     ) -> Result<(SandboxId, Option<String>), Refusal> {
         let _turn = self.turn.lock().await;
-        let store = self.store()?;
+        let disk = Some(self.store()?);
+        let (id, token, _) = self.take_in(disk, id, change, by, span).await?;
+        Ok((id, token))
+    }
+
+    /// Adds a sandbox that lives as long as somebody's connection, and is nowhere but in memory: a gateway that starts
+    /// anew has no such connection.
+    ///
+    /// # Errors
+    /// Why it was not added.
+    pub async fn lend(
+        self: &Arc<Self>,
+        id: Option<SandboxId>,
+        mut table: Table,
+        by: u32,
+        span: &Span,
+    ) -> Result<Lent, Refusal> {
+        let _turn = self.turn.lock().await;
+        // Who is inside is known by the namespace.
+        table.entry("identify").or_insert_with(|| serde_json::json!([]));
+        let change = Change { table, ..Change::default() };
+        let (id, _, at) = self.take_in(None, id, change, &By::Uid(by), span).await?;
+        Ok(Lent { all: Arc::clone(self), id, at, by })
+    }
+
+    /// Takes a lent sandbox back; somebody may have removed it already.
+    async fn take_back(&self, id: &SandboxId, at: Timestamp, by: u32) {
+        let _turn = self.turn.lock().await;
+        let is_it = self.held(|held| {
+            let entry = held.entries.get(id).filter(|entry| entry.lent_to.is_some());
+            entry.and_then(|entry| entry.record.added.as_ref()).is_some_and(|added| added.at == at.nanos())
+        });
+        if is_it && let Err(why) = self.remove_known(id, &By::Uid(by)).await {
+            tracing::error!(sandbox = %id, "a sandbox whose connection has ended stays: {why}");
+        }
+    }
+
+    /// Adds a sandbox, which is remembered on `disk`, or is lent.
+    async fn take_in(
+        &self,
+        disk: Option<Arc<Store>>,
+        id: Option<SandboxId>,
+        change: Change,
+        by: &By,
+        span: &Span,
+    ) -> Result<(SandboxId, Option<String>, Timestamp), Refusal> {
         let (now, mut table) = (dns::clock::now(), change.table);
         span.mark(&mut table);
         let id = match id {
@@ -93,13 +159,14 @@ impl Sandboxes {
             idle_timeout_ms: change.idle_timeout.flatten().map(millis),
             folders: Vec::new(),
         };
-        let (mut entry, policy) = self.try_out(Record::added(id.clone(), added), now, span, None)?;
+        let lent_to = if disk.is_none() { by.uid() } else { None };
+        let (mut entry, policy) = self.try_out(Record::added(id.clone(), added), lent_to, now, span, None)?;
         let timeout = change.idle_timeout.flatten();
         let sockets = self.bind(&mut entry)?;
-        self.carry_out(store, entry, policy, SandboxChange::Add, by).await?;
+        self.carry_out(disk, entry, policy, SandboxChange::Add, by).await?;
         sockets.serve(&self.parts.doors);
         self.parts.activity.watch(&id, timeout, now);
-        Ok((id, token))
+        Ok((id, token, now))
     }
 
     /// Changes a sandbox that was added at run time; gives the token that was issued, if one was.
@@ -114,9 +181,10 @@ impl Sandboxes {
         span: &Span,
     ) -> Result<Option<String>, Refusal> {
         let _turn = self.turn.lock().await;
-        let store = self.store()?;
         let now = dns::clock::now();
-        let mut record = self.held(|held| held.added(id, span).map(|entry| entry.record.clone()))?;
+        let (mut record, lent_to) =
+            self.held(|held| held.added(id, span).map(|entry| (entry.record.clone(), entry.lent_to)))?;
+        let disk = self.disk(lent_to)?;
         let Some(added) = &mut record.added else { return Err(Refusal::Unknown) };
         let mut fresh = change.table;
         let token = match fresh.get("identify") {
@@ -140,9 +208,9 @@ impl Sandboxes {
         let timeout =
             record.added.as_ref().and_then(|added| added.idle_timeout_ms).map(Duration::from_millis);
         let over = record.over;
-        let (mut entry, policy) = self.try_out(record, now, span, Some(id))?;
+        let (mut entry, policy) = self.try_out(record, lent_to, now, span, Some(id))?;
         let sockets = self.bind(&mut entry)?;
-        self.carry_out(store, entry, policy, SandboxChange::Update, by).await?;
+        self.carry_out(disk, entry, policy, SandboxChange::Update, by).await?;
         sockets.serve(&self.parts.doors);
         self.parts.activity.watch(id, timeout.filter(|_| !over), now);
         Ok(token)
@@ -178,12 +246,12 @@ impl Sandboxes {
         span: &Span,
     ) -> Result<(), Refusal> {
         let _turn = self.turn.lock().await;
-        let store = self.store()?;
         let mut policy = Policy::clone(&self.parts.gate.policy());
         let entry = self.held(|held| held.paused(id, paused, span))?;
+        let disk = self.disk(entry.lent_to)?;
         policy.set_life(id, entry.record.life());
         let change = if paused.is_some() { SandboxChange::Pause } else { SandboxChange::Resume };
-        self.carry_out(store, entry, policy, change, by).await?;
+        self.carry_out(disk, entry, policy, change, by).await?;
         self.parts.activity.excuse(id, dns::clock::now());
         Ok(())
     }
@@ -216,8 +284,11 @@ impl Sandboxes {
     }
 
     async fn remove_known(&self, id: &SandboxId, by: &By) -> Result<(), Refusal> {
-        let (store, gone) = (self.store()?, id.clone());
-        on_disk(move || store.remove(&gone)).await?;
+        let lent_to = self.held(|held| held.entries.get(id).and_then(|entry| entry.lent_to));
+        if let Some(store) = self.disk(lent_to)? {
+            let gone = id.clone();
+            on_disk(move || store.remove(&gone)).await?;
+        }
         let before = in_force(&self.parts.gate.policy(), id);
         let entry = self.held(|held| held.entries.remove(id));
         let is_served = entry.as_ref().is_some_and(|entry| entry.clash.is_none());
@@ -241,15 +312,18 @@ impl Sandboxes {
     fn try_out(
         &self,
         record: Record,
+        lent_to: Option<u32>,
         now: Timestamp,
         span: &Span,
         before: Option<&SandboxId>,
     ) -> Result<(Entry, Policy), Refusal> {
         let Some(added) = &record.added else { return Err(Refusal::Unknown) };
         let mut policy = Policy::clone(&self.parts.gate.policy());
-        let source = table::read(&record.id, &added.table, Names::MustExist, now, &policy)
+        let mut source = table::read(&record.id, &added.table, Names::MustExist, now, &policy)
             .map_err(Refusal::Mistakes)?;
         span.permits(&added.table, &source)?;
+        // Should the config get a sandbox of this name, it is another one, and names others.
+        source.owners.extend(lent_to);
         self.check_listeners(&source)?;
         self.check_sockets(&source)?;
         if let Some(before) = before {
@@ -257,7 +331,7 @@ impl Sandboxes {
         }
         let joining = SandboxSource { life: record.life(), ..source.clone() };
         policy.join(joining).map_err(|clash| Refusal::Conflict(clash.to_string()))?;
-        Ok((Entry { record, source: Some(source), clash: None }, policy))
+        Ok((Entry { source: Some(source), lent_to, ..Entry::kept(record) }, policy))
     }
 
     fn check_listeners(&self, source: &SandboxSource) -> Result<(), Refusal> {
@@ -277,10 +351,10 @@ impl Sandboxes {
         }
     }
 
-    /// Writes an entry to the disk, puts its policy in force and the change on record.
+    /// Writes an entry to the disk, unless it is lent, puts its policy in force and the change on record.
     async fn carry_out(
         &self,
-        store: Arc<Store>,
+        disk: Option<Arc<Store>>,
         entry: Entry,
         policy: Policy,
         change: SandboxChange<'_>,
@@ -289,7 +363,9 @@ impl Sandboxes {
         let (record, id) = (entry.record.clone(), entry.record.id.clone());
         // A sandbox of the config that goes on has nothing to be remembered.
         let is_plain = record.added.is_none() && record.paused.is_none();
-        on_disk(move || if is_plain { store.remove(&record.id) } else { store.write(&record) }).await?;
+        if let Some(store) = disk {
+            on_disk(move || if is_plain { store.remove(&record.id) } else { store.write(&record) }).await?;
+        }
         self.held(|held| match held.entries.entry(id.clone()) {
             Slot::Occupied(slot) if is_plain => drop(slot.remove()),
             Slot::Occupied(mut slot) => drop(slot.insert(entry)),
@@ -306,6 +382,11 @@ impl Sandboxes {
     pub(super) async fn note(&self, sandbox: &Sandbox, change: SandboxChange<'_>, by: Option<&By>) {
         // The change is made; a lost line is told by the audit itself.
         let _ = self.parts.audit.note(Notice::Sandbox { sandbox, change, by }).await;
+    }
+
+    /// Where a change of a sandbox is remembered: nowhere where it is lent.
+    pub(super) fn disk(&self, lent_to: Option<u32>) -> Result<Option<Arc<Store>>, Refusal> {
+        if lent_to.is_some() { Ok(None) } else { self.store().map(Some) }
     }
 
     pub(super) fn store(&self) -> Result<Arc<Store>, Refusal> {
@@ -336,7 +417,7 @@ impl Held {
         let entry = match self.entries.get(id) {
             Some(entry) if entry.record.added.is_some() => self.added(id, span)?.copy(),
             Some(entry) => entry.copy(),
-            None => Entry { record: Record::of_config(id.clone(), None), source: None, clash: None },
+            None => Entry::kept(Record::of_config(id.clone(), None)),
         };
         let in_config = || self.base.sandbox(id).is_some_and(|sandbox| span.covers(&sandbox.labels));
         if entry.record.added.is_none() && !in_config() {
@@ -362,7 +443,8 @@ impl Entry {
     }
 
     fn copy(&self) -> Self {
-        Self { record: self.record.clone(), source: self.source.clone(), clash: self.clash.clone() }
+        let Self { record, source, clash, lent_to } = self;
+        Self { record: record.clone(), source: source.clone(), clash: clash.clone(), lent_to: *lent_to }
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Entry {
     pub(super) source: Option<SandboxSource>,
     /// Why it is not served: the config has something that stands in its way.
     pub(super) clash: Option<String>,
+    /// The uid whose connection it was made for: it ends with that, and nothing of it is written to the disk.
+    pub(super) lent_to: Option<u32>,
 }
 
 /// A sandbox, as it is shown.
@@ -188,14 +190,19 @@ const fn stage(stage: Stage) -> State {
 }
 
 impl Entry {
+    /// One that is on the disk.
+    pub(super) const fn kept(record: Record) -> Self {
+        Self { record, source: None, clash: None, lent_to: None }
+    }
+
     fn remembered(record: Record, base: &Policy, now: Timestamp) -> Self {
-        let Some(added) = &record.added else { return Self { record, source: None, clash: None } };
+        let Some(added) = &record.added else { return Self::kept(record) };
         match table::read(&record.id, &added.table, Names::MayBeGone, now, base) {
-            Ok(source) => Self { record, source: Some(source), clash: None },
+            Ok(source) => Self { source: Some(source), ..Self::kept(record) },
             Err(mistakes) => {
                 let listed: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
                 let clash = format!("what is remembered of it cannot be read: {}", listed.join("; "));
-                Self { record, source: None, clash: Some(clash) }
+                Self { clash: Some(clash), ..Self::kept(record) }
             }
         }
     }

@@ -21,8 +21,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Sandboxes {
     /// Looks for sandboxes whose time is over, for the life of the gateway.
     pub async fn watch(self: Arc<Self>) {
-        // Without a state nothing can be added.
-        let Ok(_) = self.store() else { return };
         loop {
             sleep(LOOK_EVERY).await;
             let now = dns::clock::now();
@@ -71,22 +69,25 @@ impl Sandboxes {
 
     async fn end_due(&self, now: Timestamp) {
         let _turn = self.turn.lock().await;
-        let Ok(store) = self.store() else { return };
         // What was given more time meanwhile is not due any more.
         let due = self.due(now);
         let mut policy = Policy::clone(&self.parts.gate.policy());
         for id in &due {
-            let Some(record) = self.held(|held| {
+            let Some((record, lent_to)) = self.held(|held| {
                 let entry = held.entries.get_mut(id)?;
                 entry.record.over = true;
-                Some(entry.record.clone())
+                Some((entry.record.clone(), entry.lent_to))
             }) else {
                 continue;
             };
             policy.set_life(id, record.life());
             self.parts.activity.watch(id, None, now);
-            let store = Arc::clone(&store);
-            if let Err(error) = on_disk(move || store.write(&record)).await {
+            let written = match self.disk(lent_to) {
+                Ok(Some(store)) => on_disk(move || store.write(&record)).await,
+                Ok(None) => Ok(()),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(error) = written {
                 // Its time is over all the same; a restart may give one that was idle another timeout.
                 tracing::error!(sandbox = %id, %error, "that its time is over cannot be remembered");
             }

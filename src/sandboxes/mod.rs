@@ -29,7 +29,7 @@ use policy::{Gate, Generation, ListenerName, Policy, Sandbox, SandboxId, Socket,
 use tokio::sync::Mutex as Turn;
 
 pub use self::activity::Activity;
-pub use self::change::{Change, Refusal};
+pub use self::change::{Change, Lent, Refusal};
 pub use self::denials::{Denials, Denied};
 pub use self::held::{Known, Origin, State};
 pub use self::record::{Added, Record, Tunnels};

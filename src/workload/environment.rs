@@ -12,7 +12,7 @@ pub(crate) struct Surroundings<'a> {
     /// `127.0.0.1:3128`, as it is inside.
     pub(crate) proxy: std::net::SocketAddr,
     pub(crate) sandbox: &'a str,
-    pub(crate) local_peers: &'a [std::sync::Arc<str>],
+    pub(crate) local_peers: &'a [String],
     pub(crate) directory: &'a Path,
     /// Where the workload is another user than the caller: its home and name.
     pub(crate) user: Option<(PathBuf, OsString)>,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn composed(caller: &[(&str, &str)], peers: &[&str], contained: bool) -> BTreeMap<String, String> {
-        let peers: Vec<std::sync::Arc<str>> = peers.iter().map(|peer| (*peer).into()).collect();
+        let peers: Vec<String> = peers.iter().map(|peer| (*peer).to_owned()).collect();
         let around = Surroundings {
             proxy: "127.0.0.1:3128".parse().unwrap(),
             sandbox: "agent-7",

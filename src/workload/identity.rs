@@ -104,6 +104,13 @@ impl Identity {
         write_maps(child, line(self.uid, self.uid), line(self.gid, self.gid))
     }
 
+    /// Whether this user may write in a folder: as its owner, as anybody, or as one of a group, whichever that is.
+    pub(super) fn may_write(self, folder: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let Ok(found) = folder.metadata() else { return false };
+        found.uid() == self.uid || found.mode() & 0o022 != 0
+    }
+
     /// Becomes this user, in a user namespace where it is the only one.
     pub(super) fn assume(self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));

@@ -74,7 +74,11 @@ fn prepare(
         // The kernel forgets it where the user changes (prctl(2)).
         set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).at("follow the helper")?;
     }
-    let terminal = launch.terminal.as_ref().map(|(shape, _)| open_terminal(shape, reporter)).transpose()?;
+    let terminal = launch.terminal.as_ref().map(|(shape, _)| {
+        rustix::process::setsid().at("start a session")?;
+        open_terminal(shape, reporter)
+    });
+    let terminal = terminal.transpose()?;
     rustix::process::chdir(&launch.directory).at(("enter", launch.directory.as_path()))?;
     // While the gateway looks at the network: what the command may do is what this process may from now on.
     start::confine(launch.identity.means)?;
@@ -90,15 +94,15 @@ fn ask(mut helper: &UnixStream, what: u8) -> io::Result<()> {
     if answer == [GRANTED] { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// A terminal of the sandbox's own /dev/pts. The near end goes to the gateway, the far one is what the session has.
-fn open_terminal(shape: &Shape, reporter: &Reporter) -> Result<OwnedFd, StepError> {
+/// A terminal of the /dev/pts that is there, for the session that this process leads. The near end goes to the gateway,
+/// the far one is what the session has.
+pub(super) fn open_terminal(shape: &Shape, reporter: &Reporter) -> Result<OwnedFd, StepError> {
     use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let near = openpt(flags).at("open a terminal")?;
     unlockpt(&near).at("unlock the terminal")?;
     let far = ioctl_tiocgptpeer(&near, flags).at("open the terminal's far end")?;
     shape.give_to(&far).at("shape the terminal")?;
-    rustix::process::setsid().at("start a session")?;
     rustix::process::ioctl_tiocsctty(&far).at("take the terminal")?;
     reporter.tell(&Report::Terminal(near));
     Ok(far)
@@ -196,7 +200,7 @@ pub(super) fn exit_code(status: WaitStatus) -> Option<i32> {
 }
 
 /// What a terminal sends goes to the command's whole group, as from a terminal; the rest to the command.
-fn pass_on(signal: Signal, command: Pid, has_terminal: bool) {
+pub(super) fn pass_on(signal: Signal, command: Pid, has_terminal: bool) {
     use rustix::process::Signal as To;
     let group = |signal| kill_process_group(command, signal);
     let _ = match signal {

@@ -93,7 +93,7 @@ impl Launch {
             Ok(Sandbox { first, signals }) => {
                 drop(reporter);
                 match release_streams() {
-                    Ok(()) => keep(first, &signals, doors),
+                    Ok(()) => keep(&Kept::First(first), &signals, doors),
                     Err(_) => FAILED,
                 }
             }
@@ -195,17 +195,41 @@ impl Launch {
             // The gateway serves.
             let told = sockets.read_exact(&mut [0]);
             let (Ok(signals), Ok(())) = (signals, told) else { return FAILED };
-            match sys::fork() {
-                Ok(Fork::Child) => init::not_started(start::become_bare_command(&self.program), &reporter),
-                Ok(Fork::Parent(command)) => {
-                    drop(reporter);
+            match self.begin_bare(&reporter) {
+                Ok(command) => {
                     let _ = release_streams();
-                    keep(command, &signals, doors)
+                    let has_terminal = self.terminal.is_some();
+                    keep(&Kept::Command { command, has_terminal, reporter }, &signals, doors)
                 }
-                Err(_) => FAILED,
+                Err(error) => {
+                    reporter.tell(&Report::Failed(error_chain(&error)));
+                    FAILED
+                }
             }
         })
     }
+
+    fn begin_bare(&self, reporter: &Reporter) -> Result<Pid, StepError> {
+        let terminal = match &self.terminal {
+            Some((shape, streams)) => Some((init::open_terminal(shape, reporter)?, *streams)),
+            None => None,
+        };
+        match sys::fork().at("start the command")? {
+            Fork::Child => exit(init::not_started(
+                start::become_bare_command(&self.program, self.identity.means, terminal),
+                reporter,
+            )),
+            Fork::Parent(command) => Ok(command),
+        }
+    }
+}
+
+/// Whose parent the helper is.
+enum Kept {
+    /// The first process of a sandbox, which passes signals on and tells of its command.
+    First(Pid),
+    /// The command itself.
+    Command { command: Pid, has_terminal: bool, reporter: Reporter },
 }
 
 struct Sandbox {
@@ -267,7 +291,7 @@ fn release_streams() -> io::Result<()> {
 }
 
 /// Waits for the child's end; passes signals on, and makes sockets inside for whoever publishes a port.
-fn keep(child: Pid, signals: &SignalFd, doors: UnixStream) -> i32 {
+fn keep(child: &Kept, signals: &SignalFd, doors: UnixStream) -> i32 {
     let mut doors = Some(doors);
     loop {
         let mut waited = vec![PollFd::new(signals, PollFlags::IN)];
@@ -278,7 +302,7 @@ fn keep(child: Pid, signals: &SignalFd, doors: UnixStream) -> i32 {
         let ready: Vec<bool> = waited.iter().map(|one| !one.revents().is_empty()).collect();
         drop(waited);
         if ready.first() == Some(&true)
-            && let Some(code) = heard(child, signals)
+            && let Some(code) = child.heard(signals)
         {
             return code;
         }
@@ -290,19 +314,46 @@ fn keep(child: Pid, signals: &SignalFd, doors: UnixStream) -> i32 {
     }
 }
 
-fn heard(child: Pid, signals: &SignalFd) -> Option<i32> {
-    let signal = signals.read_signal().ok().flatten()?;
-    let signal = i32::try_from(signal.ssi_signo).ok()?;
-    if signal != Signal::SIGCHLD as i32 {
-        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
-            let _ = kill_process(child, signal);
+impl Kept {
+    /// Reads one signal; the exit status where it tells of the child's end.
+    fn heard(&self, signals: &SignalFd) -> Option<i32> {
+        let signal = signals.read_signal().ok().flatten()?;
+        let signal = i32::try_from(signal.ssi_signo).ok()?;
+        if signal == Signal::SIGCHLD as i32 {
+            return self.looked_at();
         }
-        return None;
+        match self {
+            Self::First(first) => {
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    let _ = kill_process(*first, signal);
+                }
+            }
+            Self::Command { command, has_terminal, .. } => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    init::pass_on(signal, *command, *has_terminal);
+                }
+            }
+        }
+        None
     }
-    match waitpid(Some(child), WaitOptions::NOHANG) {
-        Ok(Some((_, status))) => exit_code(status),
-        Ok(None) => None,
-        Err(_) => Some(FAILED),
+
+    fn looked_at(&self) -> Option<i32> {
+        let (pid, options) = match self {
+            Self::First(first) => (*first, WaitOptions::NOHANG),
+            Self::Command { command, .. } => (*command, WaitOptions::NOHANG | WaitOptions::UNTRACED),
+        };
+        match waitpid(Some(pid), options) {
+            Ok(Some((_, status))) => {
+                if let Self::Command { has_terminal: true, reporter, .. } = self
+                    && status.stopped()
+                {
+                    reporter.tell(&Report::Stopped);
+                }
+                exit_code(status)
+            }
+            Ok(None) => None,
+            Err(_) => Some(FAILED),
+        }
     }
 }
 

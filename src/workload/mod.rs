@@ -27,14 +27,12 @@ mod seccomp;
 mod session;
 mod start;
 mod step;
-mod summary;
 mod terminal;
 mod view;
 
 pub(crate) use launch::Helper;
-pub(crate) use plan::{Options, PlanError, Prepared, prepare};
+pub(crate) use plan::{Options, PlanError, Prepared, Served, prepare};
 pub(crate) use publish::Published;
 pub(crate) use session::{Outcome, RunError, Session, eprint};
-pub(crate) use summary::Summary;
 pub(crate) use terminal::of_this_process as terminal;
 pub(crate) use view::FileSystem;

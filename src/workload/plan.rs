@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use policy::SandboxId;
 use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
 
-use super::environment::{self, Surroundings};
+use super::environment;
 use super::identity::{Caller, Identity, Means};
 use super::launch::Launch;
 use super::machine::{self, ThisMachine, User};
@@ -17,7 +17,7 @@ use super::own;
 use super::start::Program;
 use super::terminal;
 use super::view::{FileSystem, View, ViewError, Wishes};
-use crate::config::{self, Config};
+use crate::config::{self, OwnFiles};
 use crate::netns::PROXY_PORT;
 
 /// What the command line says of the sandbox, besides its policy.
@@ -29,6 +29,15 @@ pub(crate) struct Options {
     pub(crate) hide: Vec<PathBuf>,
     pub(crate) sockets: Vec<PathBuf>,
     pub(crate) words: Vec<OsString>,
+}
+
+/// What the gateway says of a workload that it serves.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Served {
+    /// Names for NO_PROXY.
+    pub(crate) local_peers: Vec<String>,
+    /// What the workload must neither see nor write.
+    pub(crate) own_files: OwnFiles,
 }
 
 /// Whose run it is, by which config.
@@ -54,6 +63,13 @@ pub(crate) enum PlanError {
         #[source]
         why: io::Error,
     },
+    /// A file of Tidegate's would come where the workload can write.
+    #[error(
+        "{} is replaced while the command runs, in a folder that the command may write, so that it could not be kept from it: \
+         give it a folder of its own",
+        .0.display()
+    )]
+    Replaced(PathBuf),
     /// The working directory is gone, or not to be read.
     #[error("cannot tell the working directory")]
     Directory(#[source] io::Error),
@@ -62,14 +78,8 @@ pub(crate) enum PlanError {
     Caller(#[source] io::Error),
 }
 
-/// Decides everything. `written` are the files that this run writes of its own: its audit, its summary.
-pub(crate) fn prepare(
-    options: Options,
-    sandbox: &SandboxId,
-    config_path: Option<&Path>,
-    config: &Config,
-    written: &[&Path],
-) -> Result<Prepared, PlanError> {
+/// Decides everything.
+pub(crate) fn prepare(options: Options, sandbox: &SandboxId, served: &Served) -> Result<Prepared, PlanError> {
     let variables = config::variables();
     let variable = |name: &str| variables.iter().find(|(other, _)| other == name).map(|(_, value)| value);
     let number = |name: &str| variable(name)?.to_str()?.parse::<u32>().ok();
@@ -84,16 +94,24 @@ pub(crate) fn prepare(
     let directory =
         std::env::current_dir().and_then(|path| path.canonicalize()).map_err(PlanError::Directory)?;
     let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let write = existing("--rw", options.write)?;
+    let mut own = own::files(&served.own_files);
+    let roots: Vec<PathBuf> = write.iter().chain([&directory]).cloned().collect();
+    let opened = |folder: &Path| match options.files {
+        FileSystem::Workspace => roots.iter().any(|root| folder.starts_with(root)),
+        FileSystem::Host => identity.may_write(folder),
+    };
+    own.hidden.extend(own::folders(&served.own_files, &roots, opened).map_err(PlanError::Replaced)?);
     let wishes = Wishes {
         files: options.files,
         directory: directory.clone(),
         runtime: runtime.and_then(|path| path.canonicalize().ok()),
-        write: existing("--rw", options.write)?,
+        write,
         read: existing("--ro", options.read)?,
         sockets: existing("--unix", options.sockets)?,
         // What is not there needs no hiding.
         hide: options.hide.iter().filter_map(|path| path.canonicalize().ok()).collect(),
-        own: own::files(config_path, config, written),
+        own,
         other_home: known.filter(|known| home.as_ref() != Some(known)),
         home: home.clone(),
     };
@@ -106,11 +124,10 @@ pub(crate) fn prepare(
                 .to_owned(),
         );
     }
-    let local_peers = peers(config, sandbox);
-    let around = Surroundings {
+    let around = environment::Surroundings {
         proxy: SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT)),
         sandbox: sandbox.as_str(),
-        local_peers: &local_peers,
+        local_peers: &served.local_peers,
         directory: &directory,
         user: user.map(|user| (user.home, user.name)),
         is_contained: true,
@@ -131,22 +148,17 @@ pub(crate) fn prepare(
 
 impl Prepared {
     /// As it is without a sandbox: the variables alone, with the proxy at this address of the host.
-    pub(crate) fn bare(&mut self, proxy: SocketAddr, sandbox: &SandboxId, config: &Config) {
-        let around = Surroundings {
+    pub(crate) fn bare(&mut self, proxy: SocketAddr, sandbox: &SandboxId, served: &Served) {
+        let around = environment::Surroundings {
             proxy,
             sandbox: sandbox.as_str(),
-            local_peers: &peers(config, sandbox),
+            local_peers: &served.local_peers,
             directory: &self.launch.directory,
             user: None,
             is_contained: false,
         };
         self.launch.program.environment = environment::compose(config::variables(), &around);
-        self.launch.terminal = None;
     }
-}
-
-fn peers(config: &Config, sandbox: &SandboxId) -> Vec<Arc<str>> {
-    config.policy.sandbox(sandbox).map(|sandbox| sandbox.local_peers.clone()).unwrap_or_default()
 }
 
 /// Who the workload is by name, where it is not the caller.

@@ -14,9 +14,7 @@ use super::launch::Helper;
 use super::publish::Published;
 use super::report::Report;
 use super::terminal::{Relay, Shape};
-use crate::app::{Happened, Running};
-use crate::namespaces::{Ended, Open};
-use crate::netns::handover::{self, Checked, Offered};
+use crate::netns::handover::{self, Offered};
 
 /// How a run ended without its command having its say.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +25,14 @@ pub(crate) enum RunError {
     /// The namespace was not as it must be.
     #[error("the sandbox's namespace is refused")]
     Refused(#[from] handover::HandoverRefused),
+    /// The gateway that was to serve it did not take it.
+    #[error("{0}")]
+    NotTaken(String),
+    /// The gateway that served it has gone, and what it served with it.
+    #[error(
+        "the gateway has gone, and the command was ended with its network; start it again once the gateway runs"
+    )]
+    GatewayGone,
     /// The gateway broke, and the sandbox ended with it.
     #[error("the gateway has failed")]
     Broken(#[source] io::Error),
@@ -99,10 +105,13 @@ impl Session {
         Ok(Self { helper: pid, heard, signals, shape, relay: None, doors, sockets, ended: false })
     }
 
-    /// Waits for the sandbox's sockets and looks at each. Nobody is served before: the thread may wait.
-    pub(crate) async fn receive(&mut self) -> Result<Checked, RunError> {
-        match handover::receive(&self.sockets).and_then(Offered::check) {
-            Ok(checked) => Ok(checked),
+    /// Waits for the sandbox's sockets, and has them taken. Nobody is served before: the thread may wait.
+    pub(crate) async fn receive<T>(
+        &mut self,
+        take: impl FnOnce(Offered) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        match handover::receive(&self.sockets) {
+            Ok(offered) => take(offered),
             Err(refused) => {
                 let _ = handover::acknowledge(&self.sockets, Some(&refused));
                 // Where the helper failed, its own words say more.
@@ -125,13 +134,9 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the command's end. Where its namespace cannot be served on, that is the end.
-    pub(crate) async fn wait(
-        &mut self,
-        running: &mut Running,
-        open: Option<Open>,
-    ) -> Result<Outcome, RunError> {
-        let mut watch = std::pin::pin!(watch(open));
+    /// Waits for the command's end. Where its namespace cannot be served on, that is the end: `broken` tells.
+    pub(crate) async fn wait(&mut self, broken: impl Future<Output = RunError>) -> Result<Outcome, RunError> {
+        let mut broken = std::pin::pin!(broken);
         let (mut failed, mut not_executed) = (None, None);
         let code = loop {
             let said = tokio::select! {
@@ -148,12 +153,7 @@ impl Session {
                     self.pass_on(signal)?;
                     continue;
                 }
-                happened = running.happening() => match happened {
-                    Happened::Broken(error) => return Err(RunError::Broken(error)),
-                    // The policy of a run is read once.
-                    Happened::Order(_) => continue,
-                },
-                why = &mut watch => return Err(RunError::Shut(why)),
+                why = &mut broken => return Err(why),
             };
             match said {
                 Report::Failed(why) => failed = Some(why),
@@ -231,18 +231,6 @@ impl Session {
         relay.resume()?;
         self.send(Signal::CONT);
         Ok(())
-    }
-}
-
-/// Serves the namespace, where there is one. Ends only where that must not go on.
-async fn watch(open: Option<Open>) -> String {
-    match open {
-        None => std::future::pending().await,
-        Some(open) => match open.watch().await {
-            Ended::LinkAppeared(link) => format!("link {link} appeared in it"),
-            Ended::Removed => "its sandbox was removed".to_owned(),
-            Ended::Broken(error) => error.to_string(),
-        },
     }
 }
 

@@ -44,6 +44,11 @@ impl From<StepError> for NotStarted {
 /// Gives up every right that this process could pass on to the command: the first process does, ahead of it.
 pub(super) fn confine(means: Means) -> Result<(), StepError> {
     give_up_capabilities().at("give up all capabilities")?;
+    restrain(means)
+}
+
+/// Keeps whatever is executed from gaining rights, and from the calls that no command needs.
+fn restrain(means: Means) -> Result<(), StepError> {
     rustix::thread::set_no_new_privs(true).at("give up gaining privileges")?;
     let becoming = match means {
         Means::Root => Becoming::Nobody,
@@ -74,11 +79,14 @@ fn set_apart(terminal: Option<(OwnedFd, Streams)>) -> Result<(), StepError> {
     streams.join(&terminal).at("put the command on its terminal")
 }
 
-/// Runs the command without a sandbox round it.
-pub(super) fn become_bare_command(program: &Program) -> NotStarted {
-    let confined = rustix::process::setsid().at("start a session");
-    let closed = confined.and_then(|_| sys::close_on_exec_from(3).at("close inherited descriptors"));
-    match closed {
+/// The same without a sandbox round it: what needs no namespace is done all the same.
+pub(super) fn become_bare_command(
+    program: &Program,
+    means: Means,
+    terminal: Option<(OwnedFd, Streams)>,
+) -> NotStarted {
+    let apart = set_apart(terminal).and_then(|()| restrain(means));
+    match apart.and_then(|()| sys::close_on_exec_from(3).at("close inherited descriptors")) {
         Ok(()) => execute(program),
         Err(error) => error.into(),
     }

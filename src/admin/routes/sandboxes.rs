@@ -14,7 +14,9 @@ use serde_json::Value;
 use super::gateway::Counts;
 use super::{Asked, carried};
 use crate::admin::answer::{Answer, Code, Problem, json};
-use crate::sandboxes::{Change, Denied, Known, Origin, Refusal, Sandboxes, Span, State, Table, Tunnels};
+use crate::sandboxes::{
+    Change, Denied, Known, Lent, Origin, Refusal, Sandboxes, Span, State, Table, Tunnels,
+};
 
 #[derive(Serialize)]
 struct List {
@@ -93,6 +95,24 @@ impl Asked<'_> {
     /// The sandbox that the path names.
     fn named(&self) -> Result<SandboxId, Problem> {
         Self::sandbox(self.name)
+    }
+
+    /// Takes the name that is wanted for a sandbox out of its table.
+    pub(super) fn take_id(table: &mut Table) -> Result<Option<SandboxId>, Problem> {
+        match table.remove("id") {
+            None => Ok(None),
+            Some(Value::String(text)) if SandboxId::parse(&text).is_some() => Ok(SandboxId::parse(&text)),
+            Some(other) => {
+                let hint = "1 to 64 letters, digits, `.`, `_` and `-`, the first one a letter or a digit";
+                Err(Problem::new(Code::BadRequest, format!("{other} is no name for a sandbox: {hint}")))
+            }
+        }
+    }
+
+    /// Adds a sandbox that lives as long as the caller's connection.
+    pub(super) async fn lend(&self, id: Option<SandboxId>, table: Table, by: u32) -> Result<Lent, Problem> {
+        let (sandboxes, span) = (Arc::clone(self.sandboxes()), self.span());
+        carried(async move { sandboxes.lend(id, table, by, &span).await }).await
     }
 
     /// One sandbox as the caller sees it.
@@ -184,14 +204,7 @@ pub(super) fn show(asked: &Asked<'_>) -> Answer {
 
 pub(super) async fn add(asked: &Asked<'_>, body: Incoming) -> Answer {
     let mut table: Table = Asked::read(body).await?;
-    let id = match table.remove("id") {
-        None => None,
-        Some(Value::String(text)) if SandboxId::parse(&text).is_some() => SandboxId::parse(&text),
-        Some(other) => {
-            let hint = "1 to 64 letters, digits, `.`, `_` and `-`, the first one a letter or a digit";
-            return Err(Problem::new(Code::BadRequest, format!("{other} is no name for a sandbox: {hint}")));
-        }
-    };
+    let id = Asked::take_id(&mut table)?;
     let change = change(table)?;
     let (sandboxes, span, by) = (Arc::clone(asked.sandboxes()), asked.span(), asked.caller.by.clone());
     let (id, token) = carried(async move { sandboxes.add(id, change, &by, &span).await }).await?;

@@ -10,7 +10,7 @@ use super::world::{Input, Running, both, text};
 use crate::support::eventually;
 
 /// Reads lines of a run's output until one says so. Gives all of them.
-fn until(run: &mut Running, line: &str) -> String {
+pub fn until(run: &mut Running, line: &str) -> String {
     let mut output = BufReader::new(run.child().stdout.take().unwrap());
     let mut all = String::new();
     while all.lines().next_back() != Some(line) {
@@ -266,12 +266,12 @@ fn all() -> Vec<Pid> {
     names.filter_map(|name| Pid::from_raw(name.parse().ok()?)).collect()
 }
 
-fn children(pid: Pid) -> Vec<Pid> {
+pub fn children(pid: Pid) -> Vec<Pid> {
     let parent = pid.as_raw_nonzero().to_string();
     all().into_iter().filter(|pid| status_field(*pid, "PPid") == parent).collect()
 }
 
-fn only_child(pid: Pid) -> Pid {
+pub fn only_child(pid: Pid) -> Pid {
     eventually("it has one child", || match children(pid).as_slice() {
         [child] => Some(*child),
         _ => None,
@@ -279,7 +279,7 @@ fn only_child(pid: Pid) -> Pid {
 }
 
 /// Processes with this word in their command line, which only tests of this kind have.
-fn processes_with(mark: &str) -> Vec<Pid> {
+pub fn processes_with(mark: &str) -> Vec<Pid> {
     let has = |pid: &Pid| {
         let line = fs::read(proc(*pid, "cmdline")).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
@@ -287,6 +287,6 @@ fn processes_with(mark: &str) -> Vec<Pid> {
     all().into_iter().filter(has).collect()
 }
 
-fn namespaces() -> Vec<std::path::PathBuf> {
+pub fn namespaces() -> Vec<std::path::PathBuf> {
     all().into_iter().filter_map(|pid| fs::read_link(proc(pid, "ns/net")).ok()).collect()
 }

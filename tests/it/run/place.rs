@@ -211,3 +211,48 @@ fn the_hosts_file_system_is_loud_and_tidegates_files_stay_hidden() {
         assert!(!text(&output.stdout).contains("policy"));
     });
 }
+
+#[test]
+fn an_audit_that_is_put_aside_in_the_workspace_is_hidden_with_its_folder_or_refused() {
+    both(|world| {
+        let run = |folder: &str, script: &str| {
+            let log = world.workspace().join(folder).join("audit.jsonl");
+            let config = world.home().join("../config/rotating.toml");
+            let base = fs::read_to_string(world.config()).unwrap();
+            world.write(&config, &format!("{base}[audit]\npath = {log:?}\nmax_size = \"64KiB\"\n"));
+            fs::set_permissions(&config, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            let options = ["--config", config.to_str().unwrap(), "--sandbox", "agent"];
+            world.run_exactly(&options, &["/usr/bin/python3", "-c", script])
+        };
+        world.write(&world.workspace().join("logs/kept"), "");
+        let script = r#"
+import os, socket, urllib.request
+for n in range(400):
+    with socket.create_connection(("127.0.0.1", 3128)) as s:
+        s.sendall(b"CONNECT a%d.example.test:443 HTTP/1.1\r\nHost: x\r\n\r\n" % n)
+        s.recv(4096)
+print(os.listdir("logs"))
+for name in ("logs/audit.jsonl", "logs/audit.jsonl.1"):
+    try:
+        open(name, "a").write("forged"); print("wrote")
+    except OSError:
+        print("refused")
+try:
+    os.rename("logs", "moved"); print("moved")
+except OSError:
+    print("stays")
+"#;
+        let output = run("logs", script);
+        let found = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(found.starts_with("[]\n") && found.ends_with("stays\n"), "{found}");
+        for name in ["audit.jsonl", "audit.jsonl.1"] {
+            let log = fs::read_to_string(world.workspace().join("logs").join(name)).unwrap();
+            assert!(log.contains("not_listed") && !log.contains("forged"), "{name}");
+        }
+        let output = run("", "print('started')");
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(125), ""), "{said}");
+        assert!(said.contains("give it a folder of its own"), "{said}");
+    });
+}

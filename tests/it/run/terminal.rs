@@ -1,6 +1,6 @@
 //! A run on a terminal: the command has one of its own, and everything that a terminal does works on it.
 
-use super::world::{World, both, text};
+use super::world::{Who, World, both, text, with};
 
 /// Runs `tidegate run` on a terminal, and acts on it by a script of `expect NEEDLE` and `send TEXT` lines.
 fn on_a_terminal(world: &World, words: &[&str], acts: &[(&str, &str)]) -> String {
@@ -127,5 +127,26 @@ fn an_interactive_shell_controls_its_jobs() {
         ];
         let seen = on_a_terminal(world, &words, &acts);
         assert!(!seen.contains("no job control") && seen.contains("status 6"), "{seen}");
+    });
+}
+
+#[test]
+fn without_a_sandbox_the_command_has_a_terminal_of_its_own_all_the_same() {
+    with(Who::Ordinary, |world| {
+        let on_one = |script: &str, acts: &[(&str, &str)]| {
+            let words = ["--allow-weak"];
+            let run = world.words(&words, &["sh", "-c", script]);
+            let refuse = "tty; echo 0 > /proc/sys/user/max_user_namespaces; exec \"$@\"";
+            let start = ["/usr/bin/unshare", "-U", "--map-root-user", "sh", "-c", refuse, "sh"];
+            on_a_terminal(world, &[&start[..], &[env!("CARGO_BIN_EXE_tidegate")], &run].concat(), acts)
+        };
+        let script = "echo ready; read line; test -t 0 && test -t 2 && tty; stty size; grep Seccomp: /proc/self/status";
+        let seen = on_one(script, &[("ready", "go\n")]);
+        let terminals: Vec<&str> = seen.lines().filter(|line| line.starts_with("/dev/pts/")).collect();
+        assert!(matches!(terminals[..], [outer, inner] if outer != inner), "{seen}");
+        assert!(seen.contains("33 111\nSeccomp:\t2\n") && seen.contains("status 0"), "{seen}");
+        let script = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.05; done";
+        let seen = on_one(script, &[("ready", "\u{3}")]);
+        assert!(seen.contains("interrupted\n") && seen.contains("status 5"), "{seen}");
     });
 }
