@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::enforcement::Enforcement;
-use crate::netlink;
 use crate::netns::NamespaceId;
 use crate::netns::handover::{Checked, HandoverRefused};
+use crate::{netlink, probe};
 
 /// What is checked of a namespace as long as it is open, in the audit's words.
 const CHECK: &str = "links";
 
-/// How often the kernel is asked for the links of a namespace, besides what it tells by itself.
+/// How often the kernel is asked for the links and routes of a namespace, besides what it tells by itself.
 const SELF_TEST: Duration = Duration::from_secs(10);
 
 /// How often is looked whether the streams of a namespace that closes have ended.
@@ -122,10 +122,13 @@ impl Namespaces {
         sockets: Checked,
     ) -> Result<Open, NotOpened> {
         let namespace = self.take_place(sandbox, owner, sockets.namespace)?;
-        self.serve(Arc::clone(&namespace), sockets).map_err(|error| {
-            self.give_up(&namespace, None);
-            NotOpened::Serve(error)
-        })
+        let open =
+            self.serve(Arc::clone(&namespace), sockets).inspect_err(|_| self.give_up(&namespace, None))?;
+        // Before anybody is told that it is served. What is refused is given up with what it opened.
+        match way_out(&open.links)? {
+            Some(link) => Err(HandoverRefused::OtherLinks(link).into()),
+            None => Ok(open),
+        }
     }
 
     fn serve(self: &Arc<Self>, namespace: Arc<Namespace>, sockets: Checked) -> io::Result<Open> {
@@ -256,7 +259,7 @@ impl Open {
         let sandbox = self.sandbox().clone();
         // Where it cannot be told, the first look of the self-test ends it.
         if matches!(way_out(&self.links), Ok(None)) {
-            enforcement.holds(&sandbox, CHECK, "no link but lo").await;
+            enforcement.holds(&sandbox, CHECK, "no link but lo, and no route over another").await;
         }
         let ended = tokio::select! {
             link = link_appeared(&self.links) => link.map_or_else(Ended::Broken, Ended::LinkAppeared),
@@ -321,7 +324,8 @@ async fn link_appeared(links: &AsyncFd<OwnedFd>) -> io::Result<Box<str>> {
     }
 }
 
-/// Looks again and again, whatever was noticed: the first time at once.
+/// Looks again and again, whatever was noticed: the first time at once. What the workload does is not looked at, nor is
+/// anything sent: that would be contacts of the sandbox in its own log.
 async fn self_test(links: &AsyncFd<OwnedFd>) -> io::Result<Box<str>> {
     let mut next = tokio::time::interval(SELF_TEST);
     loop {
@@ -332,10 +336,10 @@ async fn self_test(links: &AsyncFd<OwnedFd>) -> io::Result<Box<str>> {
     }
 }
 
-/// The name of a link that could lead out, if there is one: the same question that `tidegate probe` asks inside.
+/// The name of a link that could lead out, if there is one: the question on which `tidegate probe` rests inside.
 fn way_out(links: &AsyncFd<OwnedFd>) -> io::Result<Option<Box<str>>> {
-    let found = netlink::ways_out(links.get_ref())?;
-    Ok(found.into_iter().next().map(|link| link.name.escape_debug().to_string().into()))
+    let found = probe::ways_out(links.get_ref())?;
+    Ok(found.into_iter().next().map(|name| name.escape_debug().to_string().into()))
 }
 
 /// Waits until the namespace is closed because its sandbox is no more.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use netlink_packet_core::{
@@ -10,7 +11,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::netlink::{self as protocol, SocketAddrNetlink};
@@ -86,11 +87,6 @@ impl Netlink {
         links(&self.socket, self.sequence)
     }
 
-    /// The links by which something could leave.
-    pub(crate) fn ways_out(&self) -> io::Result<Vec<Link>> {
-        ways_out(&self.socket)
-    }
-
     /// Switches a link on or off.
     pub(crate) fn switch(&mut self, link: u32, on: bool) -> io::Result<()> {
         let mut message = LinkMessage::default();
@@ -131,6 +127,17 @@ const FALLBACK_NAMES: [&str; 9] =
 const fn is_fallback_kind(kind: &InfoKind) -> bool {
     use InfoKind::{ErSpan, GreTap, GreTun, GreTun6, Ip6Tnl, IpIp, SitTun, Vti, Vti6};
     matches!(kind, IpIp | GreTun | GreTap | ErSpan | Vti | Vti6 | SitTun | Ip6Tnl | GreTun6)
+}
+
+#[cfg(test)]
+impl Link {
+    pub(crate) fn named(index: u32, name: &str) -> Self {
+        Self { index, name: name.to_owned(), fallback: false }
+    }
+
+    pub(crate) fn fallback(index: u32, name: &str) -> Self {
+        Self { fallback: true, ..Self::named(index, name) }
+    }
 }
 
 impl Link {
@@ -206,12 +213,42 @@ pub(crate) fn noticed(socket: impl AsFd) -> io::Result<Vec<Link>> {
     }
 }
 
-/// The links by which something could leave the namespace that a socket stands in: the probe asks inside, the gateway
-/// over the socket that it was handed.
-pub(crate) fn ways_out(socket: impl AsFd) -> io::Result<Vec<Link>> {
-    let mut all = links(socket, 1)?;
-    all.retain(|link| !link.leads_nowhere());
-    Ok(all)
+/// The link by which a packet to an address would leave the namespace that a socket stands in, by the kernel's own
+/// lookup; `None` where there is no route. Notices that come in between are added to `noticed`.
+pub(crate) fn route_to(socket: impl AsFd, to: IpAddr, noticed: &mut Vec<Link>) -> io::Result<Option<u32>> {
+    const SEQUENCE: u32 = 2;
+    let mut message = RouteMessage::default();
+    let (family, length, address) = match to {
+        IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
+        IpAddr::V6(address) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(address)),
+    };
+    message.header.address_family = family;
+    message.header.destination_prefix_length = length;
+    message.attributes = vec![RouteAttribute::Destination(address)];
+    let request = RouteNetlinkMessage::GetRoute(message);
+    send(&socket, &encoded(request, NLM_F_REQUEST, SEQUENCE), SendFlags::empty())?;
+    for _ in 0..PAGES {
+        for message in messages(&receive(&socket)?) {
+            let message = message?;
+            let is_answer = message.header.sequence_number == SEQUENCE;
+            match message.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) if is_answer => {
+                    return Ok(route.attributes.into_iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Oif(link) => Some(link),
+                        _ => None,
+                    }));
+                }
+                NetlinkPayload::InnerMessage(inner) => noticed.extend(Link::of(inner)),
+                // Whatever it is called (ENETUNREACH, EACCES of a `prohibit` route, …), nothing is sent there.
+                NetlinkPayload::Error(error) if error.code.is_some() => {
+                    let _ = error;
+                    return Ok(None);
+                }
+                _ => {}
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "a question for a route has no answer"))
 }
 
 /// The most datagrams of a dump that are read: a namespace with thousands of links has some hundred.

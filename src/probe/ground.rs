@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::controls::Known;
-use super::{Line, socket};
+use super::{Line, socket, ways_out};
 use crate::netlink::Netlink;
 use crate::netns::NamespaceId;
 
@@ -32,8 +32,7 @@ pub(super) struct Ground<'k> {
 
 impl<'k> Ground<'k> {
     pub(super) fn look(known: Option<&'k Known>) -> Self {
-        let links = Netlink::route().and_then(|netlink| netlink.ways_out());
-        let links = links.map(|all| all.into_iter().map(|link| link.name).collect());
+        let links = Netlink::link_notices().and_then(ways_out);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
             status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -58,7 +57,7 @@ impl<'k> Ground<'k> {
     /// Why a packet cannot leave, or might.
     pub(super) fn why(&self) -> String {
         match &self.links {
-            Ok(links) if links.is_empty() => "no link here but lo".to_owned(),
+            Ok(links) if links.is_empty() => "no link here but lo, and no route over another".to_owned(),
             Ok(links) => format!("links here: {}", links.join(", ")),
             Err(error) => format!("the links here cannot be read: {error}"),
         }

@@ -22,6 +22,7 @@ mod ground;
 mod listeners;
 mod namespaces;
 mod network;
+mod seal;
 mod socket;
 mod unix;
 
@@ -30,6 +31,7 @@ use std::net::IpAddr;
 
 pub use self::controls::{Controls, Known};
 use self::ground::Ground;
+pub(crate) use self::seal::ways_out;
 
 /// What came of one way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

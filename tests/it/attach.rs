@@ -476,6 +476,7 @@ fn an_ordinary_user_attaches_a_container_of_its_own() {
 fn a_link_that_appears_is_shut_and_told_and_nothing_passes_it() {
     let Some(scene) = scene(&["api.example.com:80"]).start() else { return };
     let (Some(inside), Some(outside)) = (namespace(), namespace()) else { return };
+    let opened = Instant::now();
     let mut attached = Attached::to(&scene, "s1", &inside).unwrap();
     assert!(scene.gateway().metrics(scene.lab(), "/metrics").1.contains("tidegate_enforcement_ok 1"));
     let tap = Tap::open(&outside).unwrap();
@@ -495,6 +496,8 @@ fn a_link_that_appears_is_shut_and_told_and_nothing_passes_it() {
         page.contains("tidegate_enforcement_ok 0").then(|| begun.elapsed())
     });
     eprintln!("told after {gone:?}, one scrape included");
+    // The gateway looks every ten seconds from the opening on: what is told before that was told by the kernel's notice.
+    assert!(opened.elapsed() < Duration::from_secs(10), "{:?}", opened.elapsed());
     eventually("attach tells", || attached.said().contains("is shut: link way0 appeared").then_some(()));
     assert!(is_shut(&inside));
     let told: Vec<_> =

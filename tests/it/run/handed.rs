@@ -1,14 +1,15 @@
 //! A run that a gateway serves which runs already: its policy, its audit, its summary, and nothing left when any of them
 //! ends.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use super::life::{children, only_child, processes_with, until};
+use super::life::{children, in_namespace_of, is_gone, only_child, processes_with, until};
 use super::world::{Input, UID, Who, World, both, text, with};
 use crate::support::{Gateway, GatewayConfig, Scene, eventually};
 
@@ -104,22 +105,27 @@ fn a_gateway_that_runs_serves_its_sandbox_and_tells_at_the_end() {
 #[test]
 fn the_gateways_own_files_and_sockets_are_out_of_reach() {
     both(|world| {
-        // Its folder is in the workspace, and its config is not the one that the run names.
         let gateway = gateway(world, "");
         let dir = gateway.dir().to_str().unwrap().to_owned();
+        let above = gateway.dir().parent().unwrap().to_str().unwrap();
         let script = format!(
-            "cd {dir} 2>/dev/null || exit 9; for f in tidegate.toml audit.jsonl; do wc -c < $f 2>/dev/null || echo gone; \
-             echo x >> $f; mv $f elsewhere; done 2>/dev/null; \
-             curl -s -m 5 --unix-socket admin.sock http://tidegate/v1/status || echo unreachable"
+            "ls -A {dir}; echo x > {dir}/tidegate.toml; mv {dir} {dir}.moved; test -d {dir} && echo stays; \
+             curl -s -m 5 --unix-socket {dir}/admin.sock http://tidegate/v1/status || echo unreachable"
         );
         let before = fs::read_to_string(gateway.config_file()).unwrap();
-        let output = world.run_exactly(
-            &["--admin", socket(&gateway), "--sandbox", "agent", "--rw", &dir],
-            &["sh", "-c", &script],
-        );
-        let said = text(&output.stdout);
-        assert_eq!(said, "0\n0\nunreachable\n", "{}", text(&output.stderr));
+        let run = |opened: &str| {
+            let options = ["--admin", socket(&gateway), "--sandbox", "agent", "--rw", opened];
+            world.run_exactly(&options, &["sh", "-c", &script])
+        };
+        // No config was named to this run: the gateway tells where its files are.
+        let output = run(above);
+        assert_eq!(text(&output.stdout), "stays\nunreachable\n", "{}", text(&output.stderr));
         assert_eq!(fs::read_to_string(gateway.config_file()).unwrap(), before);
+        // A file that is saved anew in a folder that the command writes would be a new one, which nothing hides.
+        let output = run(&dir);
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(125), ""), "{said}");
+        assert!(said.contains("give it a folder of its own"), "{said}");
     });
 }
 
@@ -237,7 +243,7 @@ fn whichever_ends_the_command_has_no_network_and_nothing_is_left() {
             until(&mut run, "ready");
             let helper = only_child(run.pid());
             let first = only_child(helper);
-            let net = fs::read_link(format!("/proc/{}/ns/net", first.as_raw_nonzero())).unwrap();
+            let inside = in_namespace_of(first);
             let held = |pid: rustix::process::Pid| {
                 // Streams of the handed-over kind are held by the gateway alone.
                 fs::read_to_string(format!("/proc/{}/net/tcp", pid.as_raw_nonzero())).unwrap()
@@ -267,12 +273,7 @@ fn whichever_ends_the_command_has_no_network_and_nothing_is_left() {
             assert_eq!(output.status.code(), status, "{victim}: {said}");
             assert!(said.contains(words), "{victim}: {said}");
             eventually("every process has gone", || {
-                (processes_with(mark).is_empty()
-                    && !std::path::Path::new(&format!("/proc/{}", first.as_raw_nonzero())).exists())
-                .then_some(())
-            });
-            eventually("the namespace has gone", || {
-                (!super::life::namespaces().contains(&net)).then_some(())
+                (processes_with(mark).is_empty() && inside.iter().all(|pid| is_gone(*pid))).then_some(())
             });
             if victim == "disowned" {
                 gateway.rewrite_config(|text| {
@@ -344,5 +345,86 @@ fn what_only_the_command_line_says_is_served_by_a_gateway_of_the_runs_own() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{said}");
         assert!(said.contains("no gateway runs at unix:"), "{said}");
+    });
+}
+
+/// How many runs start at once: each is four processes, and a debug build takes a while to begin.
+const AT_ONCE: usize = 8;
+
+#[test]
+fn two_hundred_runs_on_one_gateway_see_each_only_what_is_theirs() {
+    const COUNT: usize = 200;
+    with(Who::Ordinary, |world| {
+        let tables = (0..COUNT).map(|n| {
+            format!(
+                "[policy.p{n}]\nallow = [\"n{n}.example.test:80\"]\n\
+                 [sandbox.s{n}]\npolicies = [\"p{n}\"]\nowners = [{UID}]\n"
+            )
+        });
+        let gateway = gateway(world, &tables.collect::<String>());
+        let socket = socket(&gateway);
+        // Its own name, by the address that stands for it and by the proxy; its neighbour's; then, once all are there, the
+        // address that its neighbour was given.
+        let script = "get() { curl -s -m 30 -o /dev/null -w '%{http_code} %{remote_ip}\\n' \"$@\" || echo failed; }\n\
+                      get --noproxy '*' http://$OWN/; get http://$OWN/; get --noproxy '*' http://$OTHER/; get http://$OTHER/\n\
+                      read there; get --noproxy '*' http://$there/; read end";
+        let name = |n: usize| format!("n{}.example.test", n % COUNT);
+        let start = |n: usize| {
+            let mut command = world.as_user(env!("CARGO_BIN_EXE_tidegate"));
+            command.args(["run", "--admin", socket, "--sandbox", &format!("s{n}"), "--", "sh", "-c", script]);
+            command.env("OWN", name(n)).env("OTHER", name(n + 1));
+            let mut run = world.spawn(command, Input::Open);
+            let input = run.child().stdin.take().unwrap();
+            let output = BufReader::new(run.child().stdout.take().unwrap()).lines();
+            (run, input, output)
+        };
+        let mut all = Vec::with_capacity(COUNT);
+        let mut given = Vec::with_capacity(COUNT);
+        for first in (0..COUNT).step_by(AT_ONCE) {
+            let mut begun: Vec<_> = (first..COUNT.min(first + AT_ONCE)).map(&start).collect();
+            for (run, _, output) in &mut begun {
+                let lines: Vec<String> = output.by_ref().take(5).map(Result::unwrap).collect();
+                let mut said = || format!("{lines:?} {:?}", run.child().try_wait());
+                let bound = lines
+                    .first()
+                    .and_then(|line| line.strip_prefix("200 "))
+                    .unwrap_or_else(|| panic!("{}", said()));
+                assert!(bound.starts_with("198.18.") || bound.starts_with("198.19."), "{lines:?}");
+                // Without a proxy the neighbour's name is none; curl tells before it fails.
+                assert_eq!(lines[1..], ["200 127.0.0.1", "000 ", "failed", "403 127.0.0.1"], "{lines:?}");
+                given.push(bound.to_owned());
+            }
+            all.extend(begun);
+        }
+        for (n, (_, input, _)) in all.iter_mut().enumerate() {
+            writeln!(input, "{}", given[(n + 1) % COUNT]).unwrap();
+        }
+        for (n, (_, input, output)) in all.iter_mut().enumerate() {
+            let answer = output.next().unwrap().unwrap();
+            // Two sandboxes may have one address; it stands for one name in each.
+            if given[n] != given[(n + 1) % COUNT] {
+                assert!(answer.starts_with("000") || answer.starts_with("403"), "{n}: {answer}");
+            }
+            writeln!(input).unwrap();
+        }
+        for (n, (run, input, output)) in all.into_iter().enumerate() {
+            drop((input, output));
+            let ended = run.output();
+            let said = text(&ended.stderr);
+            assert!(
+                said.contains("contacted 1 destination,") && said.contains(&format!("{}:80", name(n))),
+                "{said}"
+            );
+            assert!(said.contains(&format!("{}:80  not_listed", name(n + 1))), "{said}");
+        }
+        let audit = gateway.audit();
+        for n in 0..COUNT {
+            let mine = audit.iter().filter(|line| line["sandbox"] == format!("s{n}").as_str());
+            let hosts: BTreeSet<&str> = mine
+                .filter(|line| line["decision"] == "allow")
+                .map(|line| line["host"].as_str().unwrap())
+                .collect();
+            assert_eq!(hosts, BTreeSet::from([&*name(n)]));
+        }
     });
 }

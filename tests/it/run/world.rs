@@ -95,6 +95,9 @@ impl World {
         ]
         .iter()
         .fold(Zone::new(), |zone, name| zone.with(name, &["A 203.0.113.10"]).unwrap());
+        // For tests of many sandboxes, each with a name of its own.
+        let zone = (0..200)
+            .fold(zone, |zone, n| zone.with(&format!("n{n}.example.test"), &["A 203.0.113.10"]).unwrap());
         let dns = DnsServer::serve(lab.world(), "198.51.100.53:53".parse().unwrap(), zone).unwrap();
         let origins = [80, 443, 5432, 5433].map(|port| {
             let behave = |to: std::net::SocketAddr| {
