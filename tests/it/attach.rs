@@ -218,6 +218,32 @@ fn an_attached_namespace_reaches_what_is_listed_and_nothing_else() {
     assert_eq!(attached.detach().code(), Some(0));
     assert!(is_shut(&inside));
     drop(Attached::to(&scene, "s1", &inside).unwrap());
+    // Each beginning and each end is on record, with who held the namespace.
+    let uid = u64::from(rustix::process::geteuid().as_raw());
+    eventually("both ends are on record", || {
+        let audit = scene.gateway().audit();
+        let events = audit.iter().filter(|line| line["event"] == "sandbox" && line["sandbox"] == "s1");
+        let told: Vec<_> = events.map(|line| (line["change"].as_str(), line["by"].as_u64())).collect();
+        let expected = ["start", "exit", "start", "exit"].map(|change| (Some(change), Some(uid)));
+        (told == expected).then_some(())
+    });
+}
+
+#[test]
+fn a_user_who_is_no_owner_any_more_loses_what_it_holds() {
+    let Some(scene) = scene(&["api.example.com:80"]).start() else { return };
+    let (Some(inside), Some(other)) = (namespace(), namespace()) else { return };
+    let mut attached = Attached::to(&scene, "s1", &inside).unwrap();
+    let untouched = Attached::to(&scene, "s2", &other).unwrap();
+    let owners = format!("owners = [{}]", rustix::process::geteuid().as_raw());
+    scene.gateway().rewrite_config(|text| text.replacen(&owners, "owners = [4711]", 1));
+    scene.gateway().signal(Signal::HUP);
+    let said = eventually("attach tells", || Some(attached.said()).filter(|said| said.contains("is shut")));
+    assert!(said.contains("is not in `owners` of its sandbox any more"), "{said}");
+    assert!(is_shut(&inside) && !is_shut(&other));
+    attached.signal(Signal::TERM);
+    assert_eq!(attached.end().code(), Some(1));
+    assert_eq!(untouched.detach().code(), Some(0));
 }
 
 #[test]
@@ -562,7 +588,10 @@ fn without_an_admin_socket_attach_is_the_gateway() {
     assert!(get(&inside, bound[0], "api.example.com").unwrap().starts_with("HTTP/1.1 200"));
     assert_eq!(attached.detach().code(), Some(0));
     assert!(is_shut(&inside));
-    assert!(fs::read_to_string(audit).unwrap().contains("\"host\":\"api.example.com\""));
+    let audit = fs::read_to_string(audit).unwrap();
+    for part in ["\"host\":\"api.example.com\"", "\"change\":\"start\"", "\"change\":\"exit\""] {
+        assert!(audit.contains(part), "{part}: {audit}");
+    }
 }
 
 #[test]
