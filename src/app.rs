@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use policy::{Event, Gate, Observer, Receipt, SandboxId, Socket};
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::{self, Api, Phase, ReloadOrder, Roles, Status};
 use crate::audit::{self, Audit, Notice, SandboxChange};
-use crate::config::{self, Config, ConfigError, OwnFiles};
+use crate::config::{self, Config, ConfigError, FilesInUse};
 use crate::descriptors;
 use crate::doors::{Bound, Doors, Holder};
 use crate::enforcement::Enforcement;
@@ -34,7 +34,7 @@ use crate::metrics::{DecisionCounts, Metrics};
 use crate::namespaces::{Namespaces, NotOpened, Open};
 use crate::netns::handover::Checked;
 use crate::sandboxes::{Activity, Denials, Parts, Sandboxes, Start, StateError};
-use crate::summary::{Kept, Summaries};
+use crate::summary::Summaries;
 
 /// How long to wait before the host's addresses are read again where that failed.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ pub(crate) struct Core {
     pub(crate) admin_trust: Option<Arc<Trust>>,
     pub(crate) summaries: Arc<Summaries>,
     /// The config's own files, as they are now.
-    pub(crate) files: Arc<Mutex<OwnFiles>>,
+    pub(crate) files: Arc<FilesInUse>,
 }
 
 /// A gateway with everything bound, before its first client.
@@ -153,19 +153,6 @@ impl Observer for Observers {
 
     fn keeps(&self) -> bool {
         self.audit.keeps()
-    }
-}
-
-impl Core {
-    /// The gateway's own files, as they are now.
-    pub(crate) fn own_files(&self) -> OwnFiles {
-        // Replaced whole.
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Notes the files of another config that is in force.
-    pub(crate) fn set_own_files(&self, files: OwnFiles) {
-        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
     }
 }
 
@@ -272,7 +259,7 @@ impl App {
             admin: config.listen.admin.clone(),
         };
         let sandboxes = Sandboxes::new(start, parts, now);
-        let files = Arc::new(Mutex::new(config.own_files()));
+        let files = Arc::new(FilesInUse::new(config.own_files()));
         let core = Core {
             gate,
             gateway,
@@ -390,11 +377,6 @@ impl Running {
             // A required audit that cannot be written denies everything by itself.
             let _ = self.core.audit.note(Notice::Sandbox { sandbox: &sandbox, change, by: None }).await;
         }
-    }
-
-    /// Notes from now on what happens to a sandbox.
-    pub(crate) fn keep_summary(&self, sandbox: SandboxId) -> Kept {
-        self.core.summaries.keep(sandbox)
     }
 
     /// Ends at once, when the only client has ended: what is open may take `patience` to be carried out.

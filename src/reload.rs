@@ -133,7 +133,7 @@ impl Reloader {
         let (base, trust) = (Arc::clone(&config.policy), self.trust(config));
         let (generation, policy) = core.sandboxes.install(base, &sockets, trust).await?;
         core.roles.set(config.admin.clone());
-        core.set_own_files(self.started_with.own_files().and(config.own_files()));
+        core.files.set(self.started_with.own_files().and(config.own_files()));
         if let Err(error) = listeners::admit(&self.started_with.listen, config) {
             tracing::error!(error = %crate::error_chain(&error), "some users may not reach the admin socket");
         }

@@ -40,7 +40,7 @@ use self::files::shown;
 pub use self::invocation::{Invocation, load_for};
 pub use self::listen::{Endpoint, Listen, Listener};
 pub use self::lists::Lists;
-pub use self::own::OwnFiles;
+pub use self::own::{FilesInUse, OwnFiles};
 pub use self::state::State;
 pub use self::tls::Tls;
 pub use self::upstream::Upstream;

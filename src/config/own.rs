@@ -1,6 +1,7 @@
 //! Tidegate's own files, as a config names them: what no workload may see or write.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,30 @@ pub struct OwnFiles {
     /// Those files that are replaced by others of their name while the gateway runs: configs, lists and keys by
     /// whoever renews them, logs that are put aside.
     pub replaced: Vec<PathBuf>,
+}
+
+/// The files of a gateway that runs, as they are now.
+#[derive(Debug)]
+pub struct FilesInUse(Mutex<OwnFiles>);
+
+impl FilesInUse {
+    /// What they are at the start.
+    #[must_use]
+    pub const fn new(files: OwnFiles) -> Self {
+        Self(Mutex::new(files))
+    }
+
+    /// What they are.
+    #[must_use]
+    pub fn get(&self) -> OwnFiles {
+        // Replaced whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that they are others now.
+    pub fn set(&self, files: OwnFiles) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = files;
+    }
 }
 
 impl OwnFiles {

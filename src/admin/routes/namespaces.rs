@@ -85,7 +85,7 @@ pub(super) fn surroundings_of_new(asked: &Asked<'_>) -> Answer {
 }
 
 fn tell(asked: &Asked<'_>, local_peers: Vec<String>) -> Answer {
-    Ok(json(StatusCode::OK, &Served { local_peers, own_files: asked.api.core.own_files() }))
+    Ok(json(StatusCode::OK, &Served { local_peers, own_files: asked.api.core.files.get() }))
 }
 
 /// Judges who asks for what. Nothing is taken over before the answer has left.

@@ -41,8 +41,9 @@ pub(super) async fn serve(
     let shape = run.prepared.launch.terminal.as_ref().map(|(shape, _)| shape.clone());
     let has_terminal = shape.is_some();
     let mut session = Session::new(helper, shape)?;
-    let mut running = App::for_one_command(config.clone(), audit).await?.serve();
-    let summary = running.keep_summary(sandbox.clone());
+    let app = App::for_one_command(config.clone(), audit).await?;
+    let summary = app.core().summaries.keep(sandbox.clone());
+    let mut running = app.serve();
     let open = match proxy {
         Some(listener) => {
             running.serve_weakly(sandbox.clone(), listener)?;
