@@ -105,7 +105,8 @@ fn an_operation_costs_no_more_than_the_page_says() {
         bound("refused query", 3.3, 10.0, &[("sendto", 1.1), ("write", 1.1)]),
         bound("cached query", 3.3, 10.0, &[("sendto", 1.1), ("write", 1.1)]),
         // What leaves a datagram socket must not wake its reader: that was one more wait for each reply.
-        bound("lone query", 3.3, 14.0, &[("sendto", 1.1), ("write", 1.1), ("epoll_wait", 1.6)]),
+        // (Of its writes one may wake a worker.)
+        bound("lone query", 4.3, 14.0, &[("sendto", 1.1), ("write", 2.1), ("epoll_wait", 1.6)]),
     ];
     let mut over = Vec::new();
     for bound in bounds {
