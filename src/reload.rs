@@ -151,7 +151,6 @@ impl Reloader {
         core.status.reloaded(true, now, detail);
         drop(core.audit.note(Notice::Reload { generation, error: None, by }));
         tracing::info!(%generation, "the config is in force");
-        drop(spawn_blocking(crate::sys::give_back_free_memory));
         Ok(generation)
     }
 

@@ -134,6 +134,8 @@ async fn reload(reloader: &mut Reloader, by: Option<&By>) -> Result<Generation, 
     }
     let outcome = reloader.reload(by).await;
     notify(&[NotifyState::Ready]);
+    // What was read for it is dropped by now, and the policy before it.
+    drop(tokio::task::spawn_blocking(crate::sys::give_back_free_memory));
     outcome
 }
 
