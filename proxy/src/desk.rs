@@ -237,16 +237,17 @@ impl Desk {
         may: impl Fn(&Question) -> bool,
     ) -> Result<Arc<Approval>, NotAnswered> {
         let at = consent.at;
-        let approval = {
-            let questions = self.questions();
-            let (_, entry) = questions.find(id, may).ok_or(NotAnswered::Unknown)?;
-            let first = &entry.waiting.first().ok_or(NotAnswered::Unknown)?.attempt;
-            // One that stands for many attempts is called as the question; no other approval was ever called so.
-            let name = if consent.term == Term::Once { first.id } else { entry.id };
-            let asked = (first.ask.clone(), entry.asked_at);
-            Approval::new(name, &entry.sandbox.id, asked, consent).ok_or(NotAnswered::Path)?
-        };
-        Ok(self.gate.approve(approval, at)?)
+        let questions = self.questions();
+        let (_, entry) = questions.find(id, may).ok_or(NotAnswered::Unknown)?;
+        let first = &entry.waiting.first().ok_or(NotAnswered::Unknown)?.attempt;
+        // One that stands for many attempts is called as the question; no other approval was ever called so.
+        let name = if consent.term == Term::Once { first.id } else { entry.id };
+        let asked = (first.ask.clone(), entry.asked_at);
+        let approval = Approval::new(name, &entry.sandbox.id, asked, consent).ok_or(NotAnswered::Path)?;
+        // Under the lock: whoever leaves meanwhile would leave an approval for itself alone that nobody uses up.
+        let approved = self.gate.approve(approval, at);
+        drop(questions);
+        Ok(approved?)
     }
 
     /// Declines a question: everybody who waits for it is denied.

@@ -79,10 +79,13 @@ impl Sandboxes {
 
     /// Keeps sandboxes away from the admin socket: what is mounted into one is the folder of its socket.
     pub(super) fn check_sockets(&self, source: &SandboxSource) -> Result<(), Refusal> {
-        let of_admin = self.parts.admin.as_deref().and_then(Path::parent);
-        match source.sockets.iter().find(|socket| of_admin.is_some() && folder_of(socket) == of_admin) {
+        let admin = self.parts.admin.as_deref();
+        let holds_admin = |socket: &&Socket| {
+            folder_of(socket).is_some_and(|folder| admin.is_some_and(|admin| admin.starts_with(folder)))
+        };
+        match source.sockets.iter().find(holds_admin) {
             Some(socket) => Err(Refusal::Conflict(format!(
-                "{} is in the folder of the admin socket: give the sandbox a socket in a folder of its own",
+                "{} is in a folder that holds the admin socket: give the sandbox a socket in a folder of its own",
                 socket.path
             ))),
             None => Ok(()),

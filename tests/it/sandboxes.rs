@@ -515,7 +515,12 @@ fn a_socket_comes_and_goes_with_its_sandbox_and_outlives_a_restart() {
     for (entry, told) in [
         (json!({ "unix": at("a") }), "the same clients are known as sandbox a"),
         (json!({ "unix": at("a"), "uid": own + 1 }), "written otherwise for another sandbox"),
-        (json!({ "unix": admin }), "in the folder of the admin socket"),
+        (json!({ "unix": admin }), "in a folder that holds the admin socket"),
+        // What is mounted is the folder, with all that lies below it.
+        (
+            json!({ "unix": admin.ancestors().nth(2).unwrap().join("x.sock") }),
+            "in a folder that holds the admin socket",
+        ),
         (json!({ "unix": "/proc/none/proxy.sock" }), "cannot listen on unix:/proc/none/proxy.sock"),
         (json!({ "listener": format!("unix:{}", at("b").display()) }), "write its path as `unix`"),
     ] {
